@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -12,14 +14,16 @@ import msgspec
 from msgspec import Struct
 
 from isthmus_lab import images, pod_exec
-from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, NAMESPACE, PORT, Stage, StepFailed
+from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, NAMESPACE, PATIENCE, PORT, Stage, StepFailed
 
 LOAD: Final = images.PROGRAMS / "tcp_load.py"
 
 MEASURED: Final = 10_000
 """Calls by which a split is measured."""
-TOLERANCE: Final = 0.015
-"""How far a cluster's measured part may be from the plan's: five standard deviations of 10,000 calls at 10 %."""
+ANSWERED: Final = b"answered by "
+"""How lines of the caller begin, one for each cluster when it answers first."""
+STANDSTILL: Final = "10"
+"""Seconds that a connect or an answer may take where nothing fails: a machine may stand still meanwhile."""
 RATE: Final = 200
 """Calls a second while a cluster fails."""
 
@@ -56,24 +60,49 @@ class Load(Struct, frozen=True):
 
 async def load(stage: Stage, *, calls: int, path: str = "", of: Caller = IMPORT) -> Load:
     """Calls from the pod, one after the other, by raw TCP or of a path by HTTP; StepFailed where one fails."""
-    found = await _ended(_start(stage, of, path, "--calls", str(calls)))
+    found = await _ended(_start(stage, of, path, "--calls", str(calls), "--timeout", STANDSTILL))
     if found.connects_failed or found.answers_failed:
         raise StepFailed(f"{found}; the first failure: {found.first_failure}")
     return found
 
 
+class Loading:
+    """Calls that go on while a block runs."""
+
+    load: Load
+    """What became of them: there is none before the end of the block."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self._clusters: set[str] = set()
+
+    async def answer(self) -> None:
+        """Wait until a cluster answers that had not answered yet."""
+        assert self._child.stdout is not None
+        line = await asyncio.to_thread(self._child.stdout.readline)
+        if not line.startswith(ANSWERED):
+            raise StepFailed(f"no more calls are made: {line.decode(errors='replace').strip()}")
+        self._clusters.add(line[len(ANSWERED) :].decode().strip())
+
+    async def answered_by(self, cluster: str) -> None:
+        """Wait until a cluster has answered."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while cluster not in self._clusters:
+                    await self.answer()
+        except TimeoutError:
+            raise StepFailed(f"waited {PATIENCE:.0f} s, and still not: a call answered by {cluster}") from None
+
+
 @asynccontextmanager
-async def loading(
-    stage: Stage, *, of: Caller = IMPORT, rate: float = RATE, path: str = ""
-) -> AsyncIterator[Callable[[], Load]]:
-    """Calls at a steady rate while the block runs, 0: as fast as they go; what is given has the result after it."""
+async def loading(stage: Stage, *, of: Caller = IMPORT, rate: float = RATE, path: str = "") -> AsyncIterator[Loading]:
+    """Calls at a steady rate while the block runs, 0: as fast as they go. One was answered when the block begins."""
     child = _start(stage, of, path, "--rate", str(rate), "--until-eof")
-    found: list[Load] = []
+    calls = Loading(child)
     try:
-        assert child.stdout is not None
-        await asyncio.to_thread(child.stdout.readline)  # 'begun'; no more is written before the end
-        yield lambda: found[0]
-        found.append(await _ended(child))
+        await calls.answer()
+        yield calls
+        calls.load = await _ended(child)
     finally:
         child.kill()
         await asyncio.to_thread(child.wait)
@@ -95,16 +124,38 @@ async def _ended(child: subprocess.Popen[bytes]) -> Load:
     return msgspec.json.decode(lines[-1], type=Load)
 
 
-def close(found: Load, wanted: Mapping[str, float], *, within: float = TOLERANCE, stray: float = 0.0) -> Load:
-    """The load itself, where each cluster's part is close to the wanted one; else StepFailed.
+async def measured(
+    stage: Stage,
+    wanted: Mapping[str, float],
+    *,
+    calls: int,
+    path: str = "",
+    of: Caller = IMPORT,
+    stray: float = 0.0,
+) -> Load:
+    """Calls, each of which was answered and which were spread as wanted; StepFailed where they were not.
 
-    ``stray``: the part that may go elsewhere where one cluster is to have all.
+    Measured again for a while where they went elsewhere: on a machine that stood still checks are late, and what they
+    take out is called again after the next ones. ``stray``: the part that may go elsewhere.
     """
-    for name in {*found.by, *wanted}:
-        part = found.by.get(name, 0) / found.calls
-        if abs(part - wanted.get(name, 0.0)) > (within if wanted.get(name, 0.0) < 1 else stray):
-            raise StepFailed(f"{found}; {name} was to have {100 * wanted.get(name, 0.0):.1f}%")
-    return found
+    until = time.monotonic() + PATIENCE
+    while True:
+        found = await load(stage, calls=calls, path=path, of=of)
+        if not (wrong := astray(found, wanted, stray=stray)):
+            return found
+        if time.monotonic() > until:
+            raise StepFailed(f"{found}; {wrong}")
+        await asyncio.sleep(1.0)
+
+
+def astray(found: Load, wanted: Mapping[str, float], *, stray: float = 0.0) -> str:
+    """A cluster whose part chance does not explain, to five standard deviations of as many calls; empty where none."""
+    for name in sorted({*found.by, *wanted}):
+        part = wanted.get(name, 0.0)
+        near = max(stray, 5 * math.sqrt(part * (1 - part) / found.calls))
+        if abs(found.by.get(name, 0) / found.calls - part) > near:
+            return f"{name} was to have {100 * part:.1f}%"
+    return ""
 
 
 def unharmed(found: Load) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus_lab import faults, manifests
 from isthmus_lab.demo import routes
-from isthmus_lab.demo.calls import MEASURED, Load, close, load, loading, unharmed
+from isthmus_lab.demo.calls import MEASURED, Load, loading, measured, unharmed
 from isthmus_lab.demo.plans import HERE, agent, plan_of_import, planned
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
@@ -45,13 +45,13 @@ def story(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutine[Any
 async def unordered(stage: Stage) -> str:
     """No policy."""
     await planned(stage, dict.fromkeys(CLUSTERS, 1 / 3))
-    return str(close(await load(stage, calls=1_000), dict.fromkeys(CLUSTERS, 1 / 3), within=0.08))
+    return str(await measured(stage, dict.fromkeys(CLUSTERS, 1 / 3), calls=1_000))
 
 
 async def locality(stage: Stage) -> str:
     """Locality Cluster."""
     await apply(stage, "locality", {HERE: 1.0})
-    return str(close(await load(stage, calls=500), {HERE: 1.0}))
+    return str(await measured(stage, {HERE: 1.0}, calls=500))
 
 
 async def three_centres(stage: Stage) -> str:
@@ -69,10 +69,10 @@ async def three_centres(stage: Stage) -> str:
 async def active_active(stage: Stage) -> str:
     """Weights."""
     await apply(stage, "active-active-in-one-city", {"c1": 0.9, "c2": 0.1})
-    first = close(await load(stage, calls=MEASURED), {"c1": 0.9, "c2": 0.1})
+    first = await measured(stage, {"c1": 0.9, "c2": 0.1}, calls=MEASURED)
     await scale(stage, "c1", 1)
     await stage.until("c1 has one pod", lambda: _ready(stage, "c1", 1))
-    second = close(await load(stage, calls=MEASURED), {"c1": 0.9, "c2": 0.1})
+    second = await measured(stage, {"c1": 0.9, "c2": 0.1}, calls=MEASURED)
     await scale(stage, "c1", 2)
     await stage.until("c1 has two pods", lambda: _ready(stage, "c1", 2))
     return f"{first}; with one pod in c1 and two in c2: {second}"
@@ -84,12 +84,12 @@ async def cut_under_load(stage: Stage) -> str:
         await asyncio.sleep(1.0)
         began = asyncio.get_running_loop().time()
         await _cut(stage)
-        await planned(stage, {"c1": 1.0}, seconds=30.0)
+        await planned(stage, {"c1": 1.0})
         out = asyncio.get_running_loop().time() - began
         await faults.heal(stage.lab, FaultTarget("c2"))
-        await planned(stage, {"c1": 0.9, "c2": 0.1}, seconds=40.0)
-        await stage.until("no backend is ejected", lambda: _none_ejected(stage), seconds=40.0)
-    found = calls()
+        await planned(stage, {"c1": 0.9, "c2": 0.1})
+        await stage.until("no backend is ejected", lambda: _none_ejected(stage))
+    found = calls.load
     return f"probes took c2 out after {out:.1f} s and back in when it answered; {unharmed(found)}"
 
 
@@ -106,7 +106,7 @@ async def canary(stage: Stage) -> str:
         tiers = [{"clusters": [{"name": "c1", "weight": 100 - weight}, {"name": "c2", "weight": weight}]}]
         await stage.client(HERE).patch(TRAFFIC_POLICY, NAMESPACE, SERVICE, {"spec": {"tiers": tiers}})
         took.append(await planned(stage, wanted))
-        found = close(await load(stage, calls=MEASURED // 5), wanted, within=0.04)
+        found = await measured(stage, wanted, calls=MEASURED // 5)
         seen.append(f"{'abort to 0' if weight == 0 else weight} → {100 * found.by.get('c2', 0) / found.calls:.1f}%")
     return f"c2's measured part: {', '.join(seen)}; each in the kernel within {max(took):.2f} s; 0 failed connects"
 
@@ -126,12 +126,14 @@ async def _far_and_back(stage: Stage, wanted: Mapping[str, float]) -> Load:
     """Calls while c1 has no pods and c2 is cut off, until both are back and calls are spread as wanted."""
     async with loading(stage) as calls:
         await _cut(stage)
-        await planned(stage, {"c3": 1.0}, seconds=30.0)
+        await planned(stage, {"c3": 1.0})
+        await calls.answered_by("c3")
         await faults.heal(stage.lab, FaultTarget("c2"))
         await scale(stage, "c1", 2)
-        await planned(stage, wanted, seconds=40.0)
+        await planned(stage, wanted)
+        await calls.answered_by("c1")
         await asyncio.sleep(1.0)
-    return calls()
+    return calls.load
 
 
 async def apply(stage: Stage, policy: str, wanted: Mapping[str, float]) -> None:

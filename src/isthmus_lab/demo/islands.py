@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from isthmus.model.names import ClusterName
 from isthmus.sources import peer_policies
 from isthmus_lab import faults
 from isthmus_lab.demo import gateways
-from isthmus_lab.demo.calls import Load, close, load, loading, unharmed
+from isthmus_lab.demo.calls import loading, measured, unharmed
 from isthmus_lab.demo.failover import apply
 from isthmus_lab.demo.plans import HERE, agent, planned
 from isthmus_lab.demo.report import Reporter
@@ -35,8 +35,6 @@ CLUSTERS: Final = ("c1", "c2", "c3", "c4")
 ISLANDS: Final = ("c3", "c4")
 HIDDEN: Final = "hidden"
 """The Service that is not exported, of the same pods."""
-PATIENCE: Final = 60.0
-"""Seconds for what a stalled machine may delay: checks of gateways are late there, and calls go elsewhere meanwhile."""
 FIELD_MANAGER: Final = "isthmus-lab"
 
 
@@ -56,8 +54,8 @@ def story(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutine[Any
 
 async def equal(stage: Stage) -> str:
     """No policy: a quarter each."""
-    took = await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4), seconds=PATIENCE)
-    found = await _measured(stage, dict.fromkeys(CLUSTERS, 1 / 4), calls=1_000, within=0.08)
+    took = await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4))
+    found = await measured(stage, dict.fromkeys(CLUSTERS, 1 / 4), calls=1_000)
     return f"{found}; planned after {took:.1f} s"
 
 
@@ -84,25 +82,29 @@ async def gateway_killed(stage: Stage) -> str:
         began = time.monotonic()
         await faults.inject(stage.lab, "kill", gateway)
         try:
-            await planned(stage, dict.fromkeys(("c1", "c2", "c4"), 1 / 3), seconds=PATIENCE)
+            await planned(stage, dict.fromkeys(("c1", "c2", "c4"), 1 / 3))
             out = time.monotonic() - began
         finally:
             began = time.monotonic()
             await faults.inject(stage.lab, "start", gateway)
-        await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4), seconds=PATIENCE)
+        await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4))
         back = time.monotonic() - began
-    return f"c3 out after {out:.1f} s, and back {back:.1f} s after the gateway was started; {unharmed(calls())}"
+    return f"c3 out after {out:.1f} s, and back {back:.1f} s after the gateway was started; {unharmed(calls.load)}"
 
 
 async def not_exported(stage: Stage) -> str:
     """The node of c1 shows its certificate, and asks for a service of c4 that no ServiceExport names."""
     caller, called = _cluster(stage, HERE), _cluster(stage, "c4")
-    spoke = await _answered(caller, called)
+    spoke = await _answered(stage, caller, called)
     reason = ("not exported", HERE)
     before = gateways.refused(called)[reason]
-    if found := await asyncio.to_thread(gateways.ask, caller, called, HIDDEN):
-        raise StepFailed(f"{HIDDEN} is not exported, and answers {found.decode(errors='replace')}")
-    await _counted(stage, called, reason, before)
+
+    async def refused() -> bool:
+        if found := await asyncio.to_thread(gateways.ask, caller, called, HIDDEN):
+            raise StepFailed(f"{HIDDEN} is not exported, and answers {found.decode(errors='replace')}")
+        return gateways.refused(called)[reason] > before
+
+    await stage.until(f"the gateway of {called.name} counts what it refused", refused)
     at = gateways.address(called)
     return f"with {HERE}'s certificate {at} answers for {SERVICE} ({spoke}), and refuses {HIDDEN}: '{reason[0]}'"
 
@@ -110,71 +112,56 @@ async def not_exported(stage: Stage) -> str:
 async def expelled(stage: Stage) -> str:
     """What `isthmus clusters distrust c1` does in c4, and `trust` undoes."""
     caller, called = _cluster(stage, HERE), _cluster(stage, "c4")
-    await _answered(caller, called)
+    await _answered(stage, caller, called)
     reason = ("certificate", UNKNOWN)
     before = gateways.refused(called)[reason]
 
     async def answered() -> bool:
         return bool(await asyncio.to_thread(gateways.ask, caller, called, SERVICE))
 
-    async def refused() -> bool:
-        return not await answered()
+    async def refused() -> bool:  # and counts it: a connection may only break while the gateway is told
+        return not await answered() and gateways.refused(called)[reason] > before
 
     await _decide(stage, distrusted=True)
     try:
-        out = await stage.until(f"c4 refuses {HERE}", refused, seconds=PATIENCE)
-        await _counted(stage, called, reason, before)
+        out = await stage.until(f"c4 refuses {HERE}, and counts it", refused)
     finally:
         await _decide(stage, distrusted=False)
-    back = await stage.until(f"c4 answers {HERE}", answered, seconds=PATIENCE)
+    back = await stage.until(f"c4 answers {HERE}", answered)
     return f"refused {out:.1f} s after that: '{reason[0]}'; answered {back:.1f} s after it is trusted again"
 
 
 async def local(stage: Stage) -> str:
     """Locality Cluster."""
     await apply(stage, "locality", {HERE: 1.0})
-    return str(close(await load(stage, calls=500), {HERE: 1.0}))
+    return str(await measured(stage, {HERE: 1.0}, calls=500))
 
 
 async def flat(stage: Stage) -> str:
     """c2 is in the region of c1, and the kernel connects to its pods."""
     await scale(stage, "c1", 0)
-    took = await planned(stage, {"c2": 1.0}, seconds=PATIENCE)
-    return f"{await _measured(stage, {'c2': 1.0}, calls=500)}; {took:.1f} s after c1 was scaled to none"
+    took = await planned(stage, {"c2": 1.0})
+    return f"{await measured(stage, {'c2': 1.0}, calls=500)}; {took:.1f} s after c1 was scaled to none"
 
 
 async def island(stage: Stage) -> str:
     """Nothing is left at home."""
     await scale(stage, "c2", 0)
-    took = await planned(stage, dict.fromkeys(ISLANDS, 1 / 2), seconds=PATIENCE)
-    found = await _measured(stage, dict.fromkeys(ISLANDS, 1 / 2), calls=1_000, within=0.08)
+    took = await planned(stage, dict.fromkeys(ISLANDS, 1 / 2))
+    found = await measured(stage, dict.fromkeys(ISLANDS, 1 / 2), calls=1_000)
     return f"{found}; {took:.1f} s after c2 was scaled to none"
 
 
-async def _measured(stage: Stage, wanted: Mapping[str, float], *, calls: int, within: float = 0.0) -> Load:
-    """Calls that go where they are to; measured again where a machine that stalls made a gateway look dead."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return close(await load(stage, calls=calls), wanted, within=within)
-        except StepFailed:
-            if time.monotonic() > until:
-                raise
-        await planned(stage, wanted, seconds=PATIENCE)
-
-
-async def _answered(caller: Cluster, called: Cluster) -> str:
+async def _answered(stage: Stage, caller: Cluster, called: Cluster) -> str:
     """The cluster that answers the export, asked as the refused calls are: so nothing else refuses those."""
-    if not (answer := await asyncio.to_thread(gateways.ask, caller, called, SERVICE)):
-        raise StepFailed(f"{gateways.address(called)} does not answer for {SERVICE}, which is exported")
-    return str(msgspec.json.decode(answer)["cluster"])
+    answers: list[bytes] = []
 
+    async def answered() -> bool:
+        answers.append(await asyncio.to_thread(gateways.ask, caller, called, SERVICE))
+        return bool(answers[-1])
 
-async def _counted(stage: Stage, called: Cluster, reason: tuple[str, str], before: int) -> None:
-    async def more() -> bool:
-        return gateways.refused(called)[reason] > before
-
-    await stage.until(f"the gateway of {called.name} counts what it refused", more, seconds=PATIENCE)
+    await stage.until(f"{gateways.address(called)} answers for {SERVICE}, which is exported", answered)
+    return str(msgspec.json.decode(answers[-1])["cluster"])
 
 
 async def _decide(stage: Stage, *, distrusted: bool) -> None:

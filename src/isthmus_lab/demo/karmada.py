@@ -20,7 +20,7 @@ from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus_lab import cgroups, faults, manifests, pod_exec
 from isthmus_lab.demo import endpoints, plans
-from isthmus_lab.demo.calls import Caller, close, load, loading, unharmed
+from isthmus_lab.demo.calls import Caller, loading, measured, unharmed
 from isthmus_lab.demo.endpoints import CONSUMER, EXPORTED, NAMESPACE, NATIVE, PROVIDERS
 from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter
@@ -98,8 +98,8 @@ async def placed(stage: Stage, made: Karmada) -> str:
     await _planned(stage, EXPORTED, {"c1": 1.0})
     await _planned(stage, NATIVE, {"c1": 2 / 3, "c2": 1 / 3})
     await stage.until("the client runs", lambda: _runs(stage), seconds=PATIENCE)
-    near = close(await load(stage, calls=300, of=EXPORTED), {"c1": 1.0})
-    every = close(await load(stage, calls=600, of=NATIVE), {"c1": 2 / 3, "c2": 1 / 3}, within=0.1)
+    near = await measured(stage, {"c1": 1.0}, calls=300, of=EXPORTED)
+    every = await measured(stage, {"c1": 2 / 3, "c2": 1 / 3}, calls=600, of=NATIVE)
     return f"by the exported name, locality Cluster: {near}; by the native one: {every}"
 
 
@@ -169,8 +169,8 @@ async def _under_load(stage: Stage, made: Karmada, *, more: Mapping[str, int]) -
     if late := too_late(behind):
         raise StepFailed(f"{pods}; {follow}; {late}")
     for each in calls:
-        unharmed(each())
-    return f"{pods}; {follow}; {sum(each().calls for each in calls)} calls, 0 failed connects"
+        unharmed(each.load)
+    return f"{pods}; {follow}; {sum(each.load.calls for each in calls)} calls, 0 failed connects"
 
 
 def too_late(behind: endpoints.Behind) -> str:
@@ -207,12 +207,12 @@ async def regional(stage: Stage, made: Karmada) -> str:
     await _place(stage, made, *PROVIDERS)
     await _settled(stage)
     await _planned(stage, EXPORTED, {"c1": 1.0})
-    near = close(await load(stage, calls=300, of=EXPORTED), {"c1": 1.0})
+    near = await measured(stage, {"c1": 1.0}, calls=300, of=EXPORTED)
     began = time.monotonic()
     await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "region"))
     await _planned(stage, EXPORTED, {"c2": 1.0})
     took = time.monotonic() - began
-    far = close(await load(stage, calls=300, of=EXPORTED), {"c2": 1.0})
+    far = await measured(stage, {"c2": 1.0}, calls=300, of=EXPORTED)
     await _planned(stage, NATIVE, {"c1": 2 / 3, "c2": 1 / 3})
     return f"before it {near}; c3 has it {took:.1f} s after it was applied on Karmada's API server; then {far}"
 
@@ -246,7 +246,7 @@ async def returned(stage: Stage, made: Karmada) -> str:
         await _settled(stage)
         await _planned(stage, EXPORTED, {"c2": 1.0})
         await asyncio.sleep(1.0)
-    again = close(await load(stage, calls=300, of=EXPORTED), {"c2": 1.0})
+    again = await measured(stage, {"c2": 1.0}, calls=300, of=EXPORTED)
     return f"{calls()}; Karmada noticed after {noticed:.0f} s; then {again}"
 
 
@@ -278,7 +278,7 @@ async def _both(stage: Stage) -> AsyncIterator[Callable[[], str]]:
     found: list[str] = []
     async with loading(stage, of=EXPORTED, rate=RATE) as exported, loading(stage, of=NATIVE, rate=RATE) as native:
         yield lambda: found[0]
-    found.append(f"exported name: {unharmed(exported())}; native: {unharmed(native())}")
+    found.append(f"exported name: {unharmed(exported.load)}; native: {unharmed(native.load)}")
 
 
 async def _pods(stage: Stage, counts: Mapping[str, int]) -> None:

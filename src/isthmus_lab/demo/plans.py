@@ -12,21 +12,26 @@ from isthmus.admin.query import Socket
 from isthmus.loadbalancer import shares
 from isthmus.model.balancing import Plan
 from isthmus_lab.demo.programmed import programmed
-from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage
+from isthmus_lab.demo.stage import NAMESPACE, PATIENCE, SERVICE, Stage
 from isthmus_lab.supervisor.configs import socket_of
 
 HERE: Final = "c1"
 """The cluster that calls."""
 
 
-def agent(stage: Stage) -> Socket:
-    [node, *_] = stage.lab.clusters[0].nodes
+def agent(stage: Stage, cluster: str = HERE) -> Socket:
+    [node, *_] = stage.cluster(cluster).nodes
     return Socket(socket_of(node, "agent"))
 
 
 def plan_of_import(stage: Stage) -> Plan | None:
-    rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
-    return next((row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}" and row.key.family == "IPv4"), None)
+    return next((plan for plan in plans_of_import(stage) if plan.key.family == "IPv4"), None)
+
+
+def plans_of_import(stage: Stage, cluster: str = HERE) -> list[Plan]:
+    """One of each family and port."""
+    rows = (msgspec.convert(row, Plan) for row in agent(stage, cluster).table("plans").rows)
+    return [row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}"]
 
 
 async def planned(
@@ -35,7 +40,7 @@ async def planned(
     *,
     find: Callable[[Stage], Plan | None] = plan_of_import,
     cluster: str = HERE,
-    seconds: float = 15.0,
+    seconds: float = PATIENCE,
 ) -> float:
     """Wait until a plan of a cluster's node, in the kernel too, has these parts; how long it took, in seconds.
 

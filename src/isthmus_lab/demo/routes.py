@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from isthmus.kube.objects.gateway import HTTP_ROUTE
 from isthmus_lab import manifests, startup
-from isthmus_lab.demo.calls import MEASURED, Load, close, load
+from isthmus_lab.demo.calls import MEASURED, Load, load, measured
 from isthmus_lab.demo.plans import HERE, planned
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
 
@@ -51,7 +51,7 @@ async def canary(stage: Stage) -> str:
 
 
 async def _measured(stage: Stage, path: str, wanted: Mapping[str, float]) -> Load:
-    return close(await load(stage, calls=MEASURED // 10, path=path), wanted, within=0.06, stray=STRAY)
+    return await measured(stage, wanted, calls=MEASURED // 10, path=path, stray=STRAY)
 
 
 async def _followed(stage: Stage, path: str, wanted: Mapping[str, float]) -> float:

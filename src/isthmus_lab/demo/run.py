@@ -174,7 +174,7 @@ async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]], expo
         clients = [await stage.pods_ready(cluster, CLIENT) >= 1 for cluster in stage.clients]
         return all(echo + clients)
 
-    await stage.until("all pods are ready", ready, seconds=20.0)
+    await stage.until("all pods are ready", ready)
     return f"two echo pods in {', '.join(exporters)}, a client pod everywhere"
 
 

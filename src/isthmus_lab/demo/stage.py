@@ -27,6 +27,8 @@ CLIENT: Final = "client"
 IMPORT_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.clusterset.local"
 LOCAL_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.cluster.local"
 PORT: Final = 80
+PATIENCE: Final = 60.0
+"""Seconds for what a machine that is busy, or stands still for a while, may delay. What it took is printed."""
 REFUSALS: Final = (kube.KubeError, Transient, NoKarmada, QueryError)
 """Of servers that are looked at: one that is busy or has just begun refuses a request now and then."""
 
@@ -77,7 +79,7 @@ class Stage:
             for address in endpoint.addresses or ()
         }
 
-    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, seconds: float = 10.0) -> float:
+    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, seconds: float = PATIENCE) -> float:
         """Wait for a condition; how long it took. StepFailed when it does not come true in time.
 
         A look that is refused is one that does not see it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,7 +13,10 @@ from isthmus.kube.objects.apps import DEPLOYMENT
 from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.loadbalancer import shares
 from isthmus.model import names
+from isthmus_lab.beside import beside
+from isthmus_lab.demo.plans import plans_of_import
 from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
 
@@ -71,22 +74,44 @@ async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
 
 
 async def survived(stage: Stage) -> str:
-    """One exporting cluster's pods die; a second after they left the EndpointSlice no call fails."""
-    calling = asyncio.create_task(stage.calls(CALLER, IMPORT_NAME, count=250, pause=0.01))
-    await asyncio.sleep(0.5)
-    await scale(stage, EXPORTERS[0], 0)
-    await stage.until("c1's EndpointSlice is empty", lambda: _has_no_endpoints(stage, EXPORTERS[0]))
-    left = time.time()
-    calls = await calling
-    after = [call for call in calls if call.at >= left + 1.0]
-    if not after:
-        raise StepFailed("the caller had finished before the pods were gone")
-    _all_answered(after)
-    wrong = {call.answer["cluster"] for call in after} - set(EXPORTERS[1:])
-    if wrong:
+    """One exporting cluster's pods die under calls; once the caller's node has them no more, no call fails."""
+    [gone, *left] = EXPORTERS
+    calls: list[Call] = []
+    async with beside(_calling(stage, calls)):
+        await stage.until("calls are made", lambda: _longer(calls, 20))
+        await scale(stage, gone, 0)
+        await stage.until(f"{gone}'s EndpointSlice is empty", lambda: _has_no_endpoints(stage, gone))
+        took = await stage.until(f"{CALLER}'s plans have no pod of {gone}", lambda: _planned(stage, left))
+        after, known = time.time(), len(calls)
+        await stage.until("calls are made after it", lambda: _longer(calls, known + 100))
+    later = [call for call in calls if call.at >= after]
+    _all_answered(later)
+    if wrong := {call.answer["cluster"] for call in later} - set(left):
         raise StepFailed(f"still answered by {', '.join(sorted(wrong))}")
     failed = sum(not call.ok for call in calls)
-    return f"{len(after)} calls later than 1 s after, all answered by {EXPORTERS[1]}; {failed} of {len(calls)} failed"
+    return (
+        f"{CALLER}'s plans have none of them {took:.2f} s after {gone}'s EndpointSlice; {len(later)} calls after that, "
+        f"all answered by {' and '.join(left)}; {failed} of {len(calls)} failed"
+    )
+
+
+async def _calling(stage: Stage, calls: list[Call]) -> None:
+    """Call on and on, some at a time."""
+    while True:
+        calls.extend(await stage.calls(CALLER, IMPORT_NAME, count=20, pause=0.01))
+
+
+async def _longer(calls: list[Call], count: int) -> bool:
+    return len(calls) >= count
+
+
+async def _planned(stage: Stage, clusters: Collection[str]) -> bool:
+    """Whether the calling node sends calls to pods of these and of no others."""
+    plans = await asyncio.to_thread(plans_of_import, stage, CALLER)
+    return bool(plans) and all(
+        shares.by_cluster(plan).keys() == set(clusters) and programmed().plan(stage.cluster(CALLER), plan)
+        for plan in plans
+    )
 
 
 async def plain_service(stage: Stage) -> str:

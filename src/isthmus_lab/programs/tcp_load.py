@@ -1,4 +1,4 @@
-"""Calls a service by raw TCP, or by HTTP, from inside a pod; prints ``begun`` at the first answer, and at the end JSON.
+"""Calls a service by raw TCP, or by HTTP, from inside a pod; prints each cluster that answers, once, and then JSON.
 
 ``python3 -I -S tcp_load.py NAME PORT --calls 10000`` or ``--rate 100 --until-eof``: a call is one connection, a line
 sent and a line read; with ``--http /path`` a GET, whose answer has to be 200. Failed connects are counted apart from
@@ -78,8 +78,8 @@ def main() -> int:
             first_failure = first_failure or error
         else:
             by[cluster] += 1
-            if sum(by.values()) == 1:
-                print("begun", flush=True)
+            if by[cluster] == 1:
+                print(f"answered by {cluster}", flush=True)
             if not order or order[-1] != cluster:
                 order.append(cluster)
     found = {"calls": made, "by": by, "order": order[:1000], "connects_failed": failed["connect"]}
