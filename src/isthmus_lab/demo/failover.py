@@ -16,6 +16,7 @@ from isthmus_lab import faults, manifests
 from isthmus_lab.demo import routes
 from isthmus_lab.demo.calls import MEASURED, Load, loading, measured, unharmed
 from isthmus_lab.demo.plans import HERE, agent, plan_of_import, planned
+from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
 from isthmus_lab.demo.steps import scale
@@ -148,6 +149,8 @@ async def _none_ejected(stage: Stage) -> bool:
 
 
 async def _ready(stage: Stage, cluster: str, count: int) -> bool:
-    listing = await asyncio.to_thread(plan_of_import, stage)
-    targets = [target for group in listing.groups for target in group.targets] if listing is not None else []
-    return sum(target.cluster == cluster for target in targets) == count
+    """Whether calls go to so many of a cluster's pods, in the kernel too."""
+    plan = await asyncio.to_thread(plan_of_import, stage)
+    if plan is None or sum(target.cluster == cluster for group in plan.groups for target in group.targets) != count:
+        return False
+    return await asyncio.to_thread(programmed().plan, stage.cluster(HERE), plan)
