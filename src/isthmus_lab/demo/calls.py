@@ -133,10 +133,10 @@ async def measured(
     of: Caller = IMPORT,
     stray: float = 0.0,
 ) -> Load:
-    """Calls, each of which was answered and which were spread as wanted; StepFailed where they were not.
+    """Calls that are spread as wanted; StepFailed where they are not, or where one fails.
 
-    Measured again for a while where they went elsewhere: on a machine that stood still checks are late, and what they
-    take out is called again after the next ones. ``stray``: the part that may go elsewhere.
+    Where they go elsewhere they are measured again for a while: on a machine that stood still probes are late, and a
+    backend that they take out is called again after the next ones. ``stray``: the part that may go elsewhere.
     """
     until = time.monotonic() + PATIENCE
     while True:

@@ -119,7 +119,7 @@ async def expelled(stage: Stage) -> str:
     async def answered() -> bool:
         return bool(await asyncio.to_thread(gateways.ask, caller, called, SERVICE))
 
-    async def refused() -> bool:  # and counts it: a connection may only break while the gateway is told
+    async def refused() -> bool:  # and counts it: a connection may also break while Envoy changes
         return not await answered() and gateways.refused(called)[reason] > before
 
     await _decide(stage, distrusted=True)
