@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from isthmus_lab.demo.calls import Load, Loading, astray
+from isthmus_lab.demo.calls import Load, Loading, aelsewhere
 from isthmus_lab.demo.stage import StepFailed
 
 
 @pytest.mark.parametrize(
-    ("by", "wanted", "stray", "wrong"),
+    ("by", "wanted", "elsewhere", "wrong"),
     [
         ({"c1": 855, "c2": 145}, {"c1": 0.9, "c2": 0.1}, 0.0, ""),
         ({"c1": 850, "c2": 150}, {"c1": 0.9, "c2": 0.1}, 0.0, "c1 was to have 90.0%"),
@@ -27,9 +27,9 @@ from isthmus_lab.demo.stage import StepFailed
     ],
 )
 def test_a_split_may_be_off_by_what_chance_takes_it_and_no_more(
-    by: dict[str, int], wanted: dict[str, float], stray: float, wrong: str
+    by: dict[str, int], wanted: dict[str, float], elsewhere: float, wrong: str
 ) -> None:
-    assert astray(calls_of(by), wanted, stray=stray) == wrong
+    assert aelsewhere(calls_of(by), wanted, elsewhere=elsewhere) == wrong
 
 
 async def test_a_caller_that_goes_on_is_followed_until_a_cluster_has_answered() -> None:

@@ -102,7 +102,7 @@ def called(lab: Running) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = {}
     try:
         assert child.stdout is not None
-        assert child.stdout.readline().startswith(b"answered by ")
+        assert child.stdout.readline() == b"answered by c1\n"
         yield found
     finally:
         output, _ = child.communicate(timeout=PATIENCE)

@@ -22,7 +22,7 @@ MEASURED: Final = 10_000
 """Calls by which a split is measured."""
 ANSWERED: Final = b"answered by "
 """How lines of the caller begin, one for each cluster when it answers first."""
-STANDSTILL: Final = "10"
+STANDSTILL: Final = 10.0
 """Seconds that a connect or an answer may take where nothing fails: a machine may stand still meanwhile."""
 RATE: Final = 200
 """Calls a second while a cluster fails."""
@@ -60,7 +60,7 @@ class Load(Struct, frozen=True):
 
 async def load(stage: Stage, *, calls: int, path: str = "", of: Caller = IMPORT) -> Load:
     """Calls from the pod, one after the other, by raw TCP or of a path by HTTP; StepFailed where one fails."""
-    found = await _ended(_start(stage, of, path, "--calls", str(calls), "--timeout", STANDSTILL))
+    found = await _ended(_start(stage, of, path, "--calls", str(calls), "--timeout", str(STANDSTILL)))
     if found.connects_failed or found.answers_failed:
         raise StepFailed(f"{found}; the first failure: {found.first_failure}")
     return found
@@ -131,28 +131,28 @@ async def measured(
     calls: int,
     path: str = "",
     of: Caller = IMPORT,
-    stray: float = 0.0,
+    elsewhere: float = 0.0,
 ) -> Load:
     """Calls that are spread as wanted; StepFailed where they are not, or where one fails.
 
     Where they go elsewhere they are measured again for a while: on a machine that stood still probes are late, and a
-    backend that they take out is called again after the next ones. ``stray``: the part that may go elsewhere.
+    backend that they take out is called again after the next ones. ``elsewhere``: the part that may.
     """
     until = time.monotonic() + PATIENCE
     while True:
         found = await load(stage, calls=calls, path=path, of=of)
-        if not (wrong := astray(found, wanted, stray=stray)):
+        if not (wrong := aelsewhere(found, wanted, elsewhere=elsewhere)):
             return found
         if time.monotonic() > until:
             raise StepFailed(f"{found}; {wrong}")
         await asyncio.sleep(1.0)
 
 
-def astray(found: Load, wanted: Mapping[str, float], *, stray: float = 0.0) -> str:
+def aelsewhere(found: Load, wanted: Mapping[str, float], *, elsewhere: float = 0.0) -> str:
     """A cluster whose part chance does not explain, to five standard deviations of as many calls; empty where none."""
     for name in sorted({*found.by, *wanted}):
         part = wanted.get(name, 0.0)
-        near = max(stray, 5 * math.sqrt(part * (1 - part) / found.calls))
+        near = max(elsewhere, 5 * math.sqrt(part * (1 - part) / found.calls))
         if abs(found.by.get(name, 0) / found.calls - part) > near:
             return f"{name} was to have {100 * part:.1f}%"
     return ""

@@ -12,15 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from isthmus import kube
-from isthmus.admin.query import Socket
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.model.balancing import Plan
 from isthmus.sources import karmada
 from isthmus_lab.beside import beside
+from isthmus_lab.demo import plans
 from isthmus_lab.demo.calls import Caller
 from isthmus_lab.demo.stage import REFUSALS, Stage
-from isthmus_lab.supervisor.configs import socket_of
 
 PROVIDERS: Final = ("c1", "c2")
 CONSUMER: Final = "c3"
@@ -156,13 +155,8 @@ async def slices(stage: Stage, cluster: str) -> list[EndpointSlice]:
 
 def plan(stage: Stage, of: Caller) -> Plan | None:
     """Of the calling node, for a name."""
-    rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
-    return next((row for row in rows if (row.import_of if of is EXPORTED else row.key.service) == SERVICE), None)
-
-
-def agent(stage: Stage) -> Socket:
-    """That of the calling node."""
-    return Socket(socket_of(stage.lab.clusters[EXPORTED.cluster - 1].nodes[0], "agent"))
+    found = plans.all_plans(stage, CONSUMER)
+    return next((row for row in found if (row.import_of if of is EXPORTED else row.key.service) == SERVICE), None)
 
 
 def _ready(found: Iterable[EndpointSlice]) -> set[str]:

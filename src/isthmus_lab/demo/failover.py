@@ -15,8 +15,7 @@ from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus_lab import faults, manifests
 from isthmus_lab.demo import routes
 from isthmus_lab.demo.calls import MEASURED, Load, loading, measured, unharmed
-from isthmus_lab.demo.plans import HERE, agent, plan_of_import, planned
-from isthmus_lab.demo.programmed import programmed
+from isthmus_lab.demo.plans import HERE, in_kernel, none_ejected, plan_of_import, planned
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
 from isthmus_lab.demo.steps import scale
@@ -89,7 +88,7 @@ async def cut_under_load(stage: Stage) -> str:
         out = asyncio.get_running_loop().time() - began
         await faults.heal(stage.lab, FaultTarget("c2"))
         await planned(stage, {"c1": 0.9, "c2": 0.1})
-        await stage.until("no backend is ejected", lambda: _none_ejected(stage))
+        await stage.until("no backend is ejected", lambda: none_ejected(stage))
     found = calls.load
     return f"probes took c2 out after {out:.1f} s and back in when it answered; {unharmed(found)}"
 
@@ -144,13 +143,9 @@ async def apply(stage: Stage, policy: str, wanted: Mapping[str, float]) -> None:
     await planned(stage, wanted)
 
 
-async def _none_ejected(stage: Stage) -> bool:
-    return not (await asyncio.to_thread(agent(stage).table, "failures")).rows
-
-
 async def _ready(stage: Stage, cluster: str, count: int) -> bool:
     """Whether calls go to so many of a cluster's pods, in the kernel too."""
     plan = await asyncio.to_thread(plan_of_import, stage)
     if plan is None or sum(target.cluster == cluster for group in plan.groups for target in group.targets) != count:
         return False
-    return await asyncio.to_thread(programmed().plan, stage.cluster(HERE), plan)
+    return await in_kernel(stage, plan)

@@ -22,7 +22,6 @@ from isthmus_lab import cgroups, faults, manifests, pod_exec
 from isthmus_lab.demo import endpoints, plans
 from isthmus_lab.demo.calls import Caller, loading, measured, unharmed
 from isthmus_lab.demo.endpoints import CONSUMER, EXPORTED, NAMESPACE, NATIVE, PROVIDERS
-from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import Stage, StepFailed
 from isthmus_lab.fault_targets import FaultTarget
@@ -248,8 +247,8 @@ async def returned(stage: Stage, made: Karmada) -> str:
         await _settled(stage)
         await _planned(stage, EXPORTED, {"c2": 1.0})
         await asyncio.sleep(1.0)
-    again = await measured(stage, {"c2": 1.0}, calls=300, of=EXPORTED)
-    return f"{calls()}; Karmada noticed after {noticed:.0f} s; then {again}"
+    found = await measured(stage, {"c2": 1.0}, calls=300, of=EXPORTED)
+    return f"{calls()}; Karmada noticed after {noticed:.0f} s; then {found}"
 
 
 async def _replicas(made: Karmada) -> int:
@@ -319,7 +318,7 @@ async def _settled(stage: Stage) -> None:
     """
     await _pods(stage, PLACED)
     await stage.until("plans in the kernel have the pods", lambda: _followed(stage), seconds=PATIENCE)
-    await stage.until("nothing is ejected", lambda: _none_ejected(stage), seconds=PATIENCE)
+    await stage.until("nothing is ejected", lambda: plans.none_ejected(stage, CONSUMER), seconds=PATIENCE)
 
 
 async def _followed(stage: Stage) -> bool:
@@ -332,11 +331,7 @@ async def _calls(stage: Stage, of: Caller, pods: set[str]) -> bool:
     plan = await asyncio.to_thread(endpoints.plan, stage, of)
     if plan is None or endpoints.targets(plan) != pods:
         return False
-    return await asyncio.to_thread(programmed().plan, stage.cluster(CONSUMER), plan)
-
-
-async def _none_ejected(stage: Stage) -> bool:
-    return not (await asyncio.to_thread(endpoints.agent(stage).table, "failures")).rows
+    return await plans.in_kernel(stage, plan, CONSUMER)
 
 
 async def _found(made: Karmada, **ready: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,14 +24,26 @@ def agent(stage: Stage, cluster: str = HERE) -> Socket:
     return Socket(socket_of(node, "agent"))
 
 
+async def none_ejected(stage: Stage, cluster: str = HERE) -> bool:
+    return not (await asyncio.to_thread(agent(stage, cluster).table, "failures")).rows
+
+
+def all_plans(stage: Stage, cluster: str = HERE) -> Iterator[Plan]:
+    return (msgspec.convert(row, Plan) for row in agent(stage, cluster).table("plans").rows)
+
+
 def plan_of_import(stage: Stage) -> Plan | None:
     return next((plan for plan in plans_of_import(stage) if plan.key.family == "IPv4"), None)
 
 
 def plans_of_import(stage: Stage, cluster: str = HERE) -> list[Plan]:
     """One of each family and port."""
-    rows = (msgspec.convert(row, Plan) for row in agent(stage, cluster).table("plans").rows)
-    return [row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}"]
+    return [plan for plan in all_plans(stage, cluster) if plan.import_of == f"{NAMESPACE}/{SERVICE}"]
+
+
+async def in_kernel(stage: Stage, plan: Plan, cluster: str = HERE) -> bool:
+    """Whether the kernel of a cluster's node has a plan."""
+    return await asyncio.to_thread(programmed().plan, stage.cluster(cluster), plan)
 
 
 async def planned(
@@ -51,7 +63,7 @@ async def planned(
         plan = await asyncio.to_thread(find, stage)
         if plan is None or not _equal(shares.by_cluster(plan), wanted):
             return False
-        return await asyncio.to_thread(programmed().plan, stage.cluster(cluster), plan)
+        return await in_kernel(stage, plan, cluster)
 
     return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
 

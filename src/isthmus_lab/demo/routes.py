@@ -13,7 +13,7 @@ from isthmus_lab.demo.plans import HERE, planned
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
 
 ROUTE: Final = Path("examples/routes/by-path.yaml")
-STRAY: Final = 0.01
+ELSEWHERE: Final = 0.01
 """Of a machine too busy to answer a connect in 200 ms the kernel moves it past Envoy, to the import's own backends."""
 MISSING: Final = "left out: no Envoy is installed here (tools/setup envoy)"
 
@@ -51,7 +51,7 @@ async def canary(stage: Stage) -> str:
 
 
 async def _measured(stage: Stage, path: str, wanted: Mapping[str, float]) -> Load:
-    return await measured(stage, wanted, calls=MEASURED // 10, path=path, stray=STRAY)
+    return await measured(stage, wanted, calls=MEASURED // 10, path=path, elsewhere=ELSEWHERE)
 
 
 async def _followed(stage: Stage, path: str, wanted: Mapping[str, float]) -> float:

@@ -16,7 +16,7 @@ from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.loadbalancer import shares
 from isthmus.model import names
 from isthmus_lab.beside import beside
-from isthmus_lab.demo.plans import plans_of_import
+from isthmus_lab.demo.plans import in_kernel, plans_of_import
 from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
 
@@ -75,23 +75,23 @@ async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
 
 async def survived(stage: Stage) -> str:
     """One exporting cluster's pods die under calls; once the caller's node has them no more, no call fails."""
-    [gone, *left] = EXPORTERS
+    [emptied, *others] = EXPORTERS
     calls: list[Call] = []
     async with beside(_calling(stage, calls)):
         await stage.until("calls are made", lambda: _longer(calls, 20))
-        await scale(stage, gone, 0)
-        await stage.until(f"{gone}'s EndpointSlice is empty", lambda: _has_no_endpoints(stage, gone))
-        took = await stage.until(f"{CALLER}'s plans have no pod of {gone}", lambda: _planned(stage, left))
+        await scale(stage, emptied, 0)
+        await stage.until(f"{emptied}'s EndpointSlice is empty", lambda: _has_no_endpoints(stage, emptied))
+        took = await stage.until(f"{CALLER}'s plans have no pod of {emptied}", lambda: _planned(stage, others))
         after, known = time.time(), len(calls)
         await stage.until("calls are made after it", lambda: _longer(calls, known + 100))
     later = [call for call in calls if call.at >= after]
     _all_answered(later)
-    if wrong := {call.answer["cluster"] for call in later} - set(left):
+    if wrong := {call.answer["cluster"] for call in later} - set(others):
         raise StepFailed(f"still answered by {', '.join(sorted(wrong))}")
     failed = sum(not call.ok for call in calls)
     return (
-        f"{CALLER}'s plans have none of them {took:.2f} s after {gone}'s EndpointSlice; {len(later)} calls after that, "
-        f"all answered by {' and '.join(left)}; {failed} of {len(calls)} failed"
+        f"{CALLER}'s plans have none of them {took:.2f} s after {emptied}'s EndpointSlice; {len(later)} calls after "
+        f"that, all answered by {' and '.join(others)}; {failed} of {len(calls)} failed"
     )
 
 
@@ -108,10 +108,9 @@ async def _longer(calls: list[Call], count: int) -> bool:
 async def _planned(stage: Stage, clusters: Collection[str]) -> bool:
     """Whether the calling node sends calls to pods of these and of no others."""
     plans = await asyncio.to_thread(plans_of_import, stage, CALLER)
-    return bool(plans) and all(
-        shares.by_cluster(plan).keys() == set(clusters) and programmed().plan(stage.cluster(CALLER), plan)
-        for plan in plans
-    )
+    if not plans or any(shares.by_cluster(plan).keys() != set(clusters) for plan in plans):
+        return False
+    return all([await in_kernel(stage, plan, CALLER) for plan in plans])
 
 
 async def plain_service(stage: Stage) -> str:
