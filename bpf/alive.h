@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Whether the node's name server can be sent to: a deadline of each process, and where the kernel can tell, its socket. */
+/* Liveness of the node's name servers: a deadline for each process and, on kernels that support it, its socket. */
 #pragma once
 
 #include <stdbool.h>

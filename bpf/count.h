@@ -43,7 +43,7 @@ static __always_inline void count_passed_over(const struct choice *of)
 	count(&choice);
 }
 
-/* What came of a TCP connect that was sent to a backend, where that is not what is to be expected. */
+/* Unexpected outcome of a TCP connect that was sent to a backend. */
 static __always_inline void count_outcome(const struct attempt *attempt, __u8 verdict)
 {
 	struct choice choice = { .service = attempt->service, .cluster = attempt->cluster, .verdict = verdict };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Random numbers, and the group of a plan that one stands for. */
+/* Random numbers, and the group of a plan that a number selects. */
 #pragma once
 
 #include <linux/errno.h>

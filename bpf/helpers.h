@@ -8,7 +8,7 @@
 #undef __always_inline /* some linux/stddef.h has a weaker one */
 #define __always_inline inline __attribute__((always_inline))
 
-/* A map is a struct of pointers whose types tell libbpf, through BTF, what the map is. */
+/* A map is a struct of pointers whose types describe the map to libbpf through BTF. */
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
 
@@ -52,6 +52,7 @@ static long (*const bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_reserve;
+static __u64 (*const bpf_ringbuf_query)(void *ringbuf, __u64 flags) = (void *)BPF_FUNC_ringbuf_query;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
 static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ctx,
 					       int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;

@@ -15,7 +15,7 @@
 #include "names.h"
 #include "peek.h"
 #include "sockets.h"
-#include "rescue_icmp.h"
+#include "datagrams.h"
 #include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -35,13 +35,24 @@ static __always_inline bool is_resolver(const struct frontend_key *key, const st
 	return role && *role == DNS_SERVER_ASKED;
 }
 
+/*
+ * True of a socket by which the node's server asks the cluster DNS. Its pod is below the hooked cgroup, too: steered, its
+ * question would come back to it, for ever.
+ */
+static __always_inline bool is_of_server(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && sk->priority == OWN_QUESTION;
+}
+
 /* A query to a resolver of pods is sent to the node's server while that is alive. */
 static __always_inline int steer(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
 				 struct orig_dst *dst)
 {
 	const struct resolver *resolver = &cfg->resolvers[is_mapped(key->address) ? FAMILY_IPV4 : FAMILY_IPV6];
 
-	if (!is_resolver(key, resolver) || !dns_is_alive() || is_exempt(cfg->flags))
+	if (!is_resolver(key, resolver) || is_of_server(ctx) || !dns_is_alive() || exemption(cfg->flags) == EXEMPT)
 		return -ENOENT;
 	if (key->protocol == IPPROTO_TCP ? !dns_takes_tcp() : is_read_at_tc(ctx))
 		return -ENOENT;
@@ -73,13 +84,13 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 	}
 	followed = choice.plan && cfg->flags & CONFIG_OBSERVE;
 	if (!err)
-		err = store_orig_dst(ctx, key, dst, followed, &call);
+		err = store_orig_dst(ctx, key, dst, followed, sends, &call);
 	if (err == -EEXIST)
 		return 0; /* one more datagram to the same backend: counted already */
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
 	if (call && followed)
-		attempt = begin_attempt(call, dst, &choice, cfg->epoch);
+		attempt = begin_attempt(call, dst, &choice, cfg->epoch, caller_of(ctx));
 	count(&choice);
 	if (choice.passed_over)
 		count_passed_over(&choice);
@@ -225,7 +236,7 @@ SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *sk)
 {
 	if (sk->protocol == IPPROTO_UDP)
-		free_place(bpf_get_socket_cookie(sk));
+		forget_udp(bpf_get_socket_cookie(sk));
 	else if (sk->protocol == IPPROTO_TCP && may_be_unsent(sk->state))
 		released(sk);
 	return 1;
@@ -248,9 +259,12 @@ int from_pod(struct __sk_buff *skb)
 	if (packet.protocol == IPPROTO_TCP)
 		return anything_moved() ? rescue_from_pod(skb) : TC_ACT_UNSPEC;
 	if (packet.protocol == IPPROTO_UDP && packet.udp_dest != DNS_PORT)
-		return TC_ACT_UNSPEC;
+		return any_datagram_moved() ? datagram_from_pod(skb) : TC_ACT_UNSPEC;
 	verdict = names_from_pod(skb);
-	return verdict == TC_ACT_UNSPEC ? rescue_from_pod(skb) : verdict;
+	if (verdict != TC_ACT_UNSPEC)
+		return verdict;
+	verdict = datagram_from_pod(skb);
+	return packet.protocol == IPPROTO_UDP || verdict != TC_ACT_UNSPEC ? verdict : rescue_from_pod(skb);
 }
 
 /* While nothing is moved, RST and ICMP errors alone start a rescue. */
@@ -262,8 +276,12 @@ int to_pod(struct __sk_buff *skb)
 
 	if (packet.protocol == IPPROTO_TCP && !(packet.tcp_flags & TCP_RST) && !anything_moved())
 		return TC_ACT_UNSPEC;
-	verdict = packet.protocol == IPPROTO_UDP ? TC_ACT_UNSPEC : rescue_to_pod(skb);
+	verdict = packet.protocol == IPPROTO_UDP ? datagram_to_pod(skb) : rescue_to_pod(skb);
 	if (verdict == NOT_TCP)
-		verdict = rescue_unreachable(skb);
+		verdict = icmp_to_pod(skb);
+	if (!packet.protocol && verdict == TC_ACT_UNSPEC) {
+		datagram_to_pod(skb);
+		datagram_error_to_pod(skb);
+	}
 	return verdict == TC_ACT_UNSPEC ? names_to_pod(skb) : verdict;
 }

@@ -14,19 +14,24 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 8 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 10 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
 #define CALL_PLACES 16384 /* a power of two */
+#define CALLER_CELLS 128 /* a power of two; there is room for 256 callers that have an entry in each */
 #define MAX_CLUSTERS 1024 /* ids below it; Cluster Mesh has 511 clusters at most */
 #define MAX_TRIED 6 /* backends one connect is sent to before it starts over */
-#define MAX_ORIG_DST 8 /* services a UDP socket can talk to at a time and still see replies under their addresses */
+#define POD_CGROUPS 3
+#define MAX_ORIG_DST 64 /* backends a UDP socket can talk to at a time, besides the first, and see replies under the right address */
 
 enum plan_flag {
 	PLAN_AFFINITY = 1,
 	PLAN_CONSISTENT = 2, /* the backend of a caller is in rings, by a hash of its address */
 	PLAN_SKIP = 4,	     /* calls of the pods in skips do not follow this plan */
+	PLAN_CONSUMERS = 8,  /* calls of pods of the namespaces in consumers go to the backends there */
+	PLAN_OTHERS = 16,    /* with PLAN_CONSUMERS: calls of all other callers are not ours */
+	PLAN_DATAGRAMS = 32, /* of UDP: its backends are in members, since sockets keep theirs while it is there */
 };
 
 /* Which calls of an address a frontend is for; bits, since the two are independent. */
@@ -50,8 +55,24 @@ enum failure_reason {
 
 enum event_kind {
 	EVENT_EJECTED = 1,
-	EVENT_RESTORED = 2, /* it answered again */
+	EVENT_RESTORED = 2,	   /* it answered again */
+	EVENT_CALLER_EJECTED = 3, /* for one caller alone */
 };
+
+/* What becomes of a failure of the backend that a connect is at, in attempt.failed. */
+enum failure_count {
+	UNCOUNTED = 0,
+	COUNTED = 1, /* it was counted, or is not to be */
+	DENIED = 2,  /* a policy denies this caller the backend: the connect ends as without us */
+};
+
+/* What the agent's own connects to a backend came to. */
+enum probe_verdict {
+	PROBE_ANSWERS = 1,
+	PROBE_DEAD = 2,
+};
+
+#define FOR_CALLER (1U << 31) /* in passed_over: the backend is ejected for this caller alone */
 
 enum flow_flag {
 	FLOW_SENT = 1,	      /* pod: a SYN has gone to the new backend */
@@ -90,26 +111,28 @@ enum flow_state {
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */
 struct attempt {
-	__u64 started; /* CLOCK_MONOTONIC, ns; 0: before anything failed, where no record wants it */
+	__u64 started; /* CLOCK_MONOTONIC, ns; 0: before anything failed, where no records are written */
 	__u32 plan;
 	__u32 service;
 	__u32 backend;
 	__u32 generation;
 	__u16 cluster;
-	__u8 failed; /* counted already */
+	__u8 failed; /* enum failure_count */
 	__u8 moved;  /* there were entries in flows */
 	__u32 tries;
 	__u32 tried[MAX_TRIED]; /* backends, the first choice first */
-	__u32 passed_over;	/* the ejected backend that the call would have had; 0: none */
+	__u32 passed_over;	/* the ejected backend that the call would have had, or FOR_CALLER; 0: none */
 	__u32 recorded;		/* what comes of it is written to flow_records */
 	__u32 epoch;		/* config.epoch when it began: of another, the numbers here mean nothing */
 	__u32 unsent;		/* no SYN was made yet: where the socket ends so, there was no route to the backend */
+	__u32 caller;		/* of the caller's network namespace, caller_of() */
+	__u32 pod;		/* of the cgroup of its pod, pod_of(); 0: nothing failed when it began */
 };
 
 /* The ejected backend that the last call on this processor passed over, and the socket that called. */
 struct passed_over {
 	__u64 socket;
-	__u32 backend;
+	__u32 backend; /* and FOR_CALLER */
 	__u32 reserved;
 };
 
@@ -141,7 +164,7 @@ struct flow_record {
 	__u8 verdict;
 	__u8 state;  /* enum flow_state */
 	__u8 reason; /* enum failure_reason, of STATE_FAILED */
-	__u32 reserved;
+	__u32 for_caller; /* asked is ejected for this caller alone */
 };
 
 /* Payload of connections that have ended. */
@@ -173,20 +196,65 @@ struct flow {
 	__u8 socket_flags; /* of the pod's socket */
 	__u8 unused;
 	__u32 backend;
-	__u32 reserved;
+	__u32 acknowledged; /* by the pod's last segment: the only sequence number of a RST that ends its connection */
 	__u32 fin_end[2]; /* the sequence number after the FIN, of the pod and of the peer */
 	__u64 used;	  /* CLOCK_MONOTONIC, ns: the last segment but a SYN of the pod's */
 };
 
-/* The failed connects of a backend. */
+/* What replaces the peer and the pod's port in datagrams of a socket whose backend has gone. A peer_port of 0: they are dropped. */
+struct udp_flow {
+	__be32 peer[4];
+	__be16 peer_port;
+	__be16 pod_port;
+	__u32 service; /* what the socket called; datagrams of another call or socket with this tuple are not rewritten */
+	__u64 socket;  /* cookie */
+};
+
+/*
+ * The failed connects of a backend, of all callers. It is ejected for the node when it is ejected for two pods at a time,
+ * in two network namespaces, neither of which need be true: claimant is the one that found it dead last.
+ */
 struct failing {
+	__u32 generation;   /* the backend's */
+	__u32 failures;	    /* in a row */
+	__u64 since;	    /* CLOCK_MONOTONIC, ns: when it was ejected */
+	__u64 until;	    /* 0: it is not ejected. Later: no call but a trial */
+	__u64 last;	    /* the last failure */
+	__u32 level;	    /* how often it was ejected without pause; the time doubles with it */
+	__u32 reason;	    /* enum failure_reason, of the last */
+	__u64 claim_until;  /* how long it is ejected for the claimant */
+	__u32 claimant;	    /* attempt.caller */
+	__u32 claimant_pod; /* attempt.pod */
+	__u64 answered;	    /* the last connect to it that succeeded while this entry existed */
+	__u32 answered_to;  /* attempt.caller, of that connect */
+	__u32 unused;
+};
+
+/* One caller's entry for a backend: another backend of the same cell takes its place. */
+struct caller_key {
+	__u32 caller; /* attempt.caller */
+	__u32 cell;   /* backend % CALLER_CELLS: bounds the entries of one caller */
+};
+
+/* The failed connects of one caller to a backend. */
+struct caller_failing {
+	__u32 backend;
+	__u32 generation;
+	__u32 failures; /* in a row */
+	__u16 level;	/* as in failing */
+	__u16 reason;
+	__u64 since;
+	__u64 until; /* 0: not ejected for this caller */
+	__u64 last;
+	__u64 trial; /* when the one call began that tries it again */
+};
+
+/* What the agent found out about a backend that callers have failures with. It counts until its time is over. */
+struct probed {
 	__u32 generation; /* the backend's */
-	__u32 failures;	  /* in a row */
-	__u64 since;	  /* CLOCK_MONOTONIC, ns: when it was ejected */
-	__u64 until;	  /* 0: it is not ejected. Later: no call but a trial */
-	__u64 last;	  /* the last failure */
-	__u32 level;	  /* how often it was ejected without pause; the time doubles with it */
-	__u32 reason;	  /* enum failure_reason, of the last */
+	__u32 verdict;	  /* enum probe_verdict */
+	__u64 since;	  /* CLOCK_MONOTONIC, ns: how long the verdict has been this one */
+	__u64 until;
 };
 
 /*
@@ -212,6 +280,8 @@ struct event {
 	__u16 cluster;
 	__u32 failures;
 	__u32 service; /* whose call it was */
+	__u32 caller;  /* attempt.caller */
+	__u32 unused;
 };
 
 /* What the kernel has, found out before the programs are loaded; the verifier drops what depends on the rest. */
@@ -219,6 +289,9 @@ struct constants {
 	__u32 has_set_retval; /* 5.18 */
 	__u32 has_mptcp;      /* 5.19: bpf_skc_to_mptcp_sock */
 };
+
+/* SO_PRIORITY of the name server's questions to the cluster DNS (src/isthmus/dns/dialing.py): they are not steered. */
+enum own_question { OWN_QUESTION = 0x69730035 };
 
 enum alive_flag {
 	ALIVE_TCP = 1, /* DNS over TCP is steered to it too */
@@ -313,10 +386,25 @@ struct ring {
 
 struct caller {
 	__be32 address[4];
+	__u64 namespace; /* hash of the name of the pod's namespace; 0: not known beyond doubt, never a consumer */
+};
+
+struct consumer_key {
+	__u64 namespace; /* as in struct caller */
+	__u32 plan;
+	__u32 reserved;
+};
+
+/* A caller's sockets that are bound to a port, towards a backend: the kernel allows one connection of such a tuple. */
+struct port_key {
+	__u32 caller; /* attempt.caller */
+	__u32 backend;
+	__u16 port; /* in host order */
+	__u16 protocol;
 };
 
 struct affinity_key {
-	__u64 client; /* cookie of the caller's network namespace */
+	__u64 client; /* as attempt.caller: cookie of the caller's network namespace, its lower half */
 	__u32 cell;   /* service % config.affinity_cells: bounds the entries of one client */
 	__u32 reserved;
 };
@@ -350,8 +438,10 @@ struct config {
 	__u32 affinity_cells;
 	__u32 syn_timeout; /* jiffies before the first SYN is sent again; 0: the kernel's own second */
 	__u32 hz;	   /* jiffies in a second */
-	__u32 flows;	   /* one call of so many is recorded; 0: none */
+	__u32 flows;	   /* one call of so many is recorded, and all that fail; 0: none */
 	__u32 epoch;	   /* of these maps alone: sockets live longer, and bring numbers of others */
+	__u32 reserved;
+	__u64 pods[POD_CGROUPS]; /* ids of cgroups: that of all pods, and those of classes of service below it */
 	struct resolver resolvers[FAMILIES];
 };
 
@@ -383,11 +473,13 @@ struct orig_dst {
 	__u32 generation;
 };
 
-/* What a TCP socket called, and what becomes of the connect. */
+/*
+ * What a TCP socket called, and what becomes of the connect. Its size stays, and where it has backend, moved and epoch:
+ * sockets live across upgrades.
+ */
 struct tcp_call {
 	struct orig_dst dst;
 	struct attempt attempt; /* none while its backend is 0 */
-	__u32 reserved[2];	/* so that the size stays when a field is added: sockets live across upgrades */
 };
 
 /*
@@ -395,15 +487,19 @@ struct tcp_call {
  * what a call costs.
  */
 struct call_place {
-	__u64 socket; /* cookie of the one whose call is here; 0: nobody's */
+	__u64 socket; /* cookie of the socket whose call this is; 0 if none */
 	__u64 claims; /* sum of the cookies of its owner and of those that try for it at the moment; 0: free */
 	struct tcp_call call;
 };
 
-/* The last few of a UDP socket, as a ring: next is overwritten next. */
+/*
+ * The last few of a UDP socket, as a ring: once all are used, next is overwritten next. Of several
+ * entries with one backend, only that of the service called last names the sender of answers.
+ */
 struct orig_dsts {
 	__u32 next;
-	__u32 reserved;
+	__u32 used;
+	__u8 answers[MAX_ORIG_DST];
 	struct orig_dst dst[MAX_ORIG_DST];
 };
 
@@ -442,7 +538,7 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Plan, backend → the backend is in the plan. Only plans with affinity or a ring, whose choices must be checked. */
+/* Plan, backend → the backend is in the plan. Only plans with affinity or a ring, and of UDP, whose choices must be checked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -460,6 +556,15 @@ struct {
 	__type(value, __u32);
 } skips SEC(".maps");
 
+/* Plan, namespace → the one backend of that namespace's callers: the node's proxy, where the namespace has routes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct consumer_key);
+	__type(value, struct slot);
+} consumers SEC(".maps");
+
 /* Plan, chunk → backends by hash of the caller, for consistent hashing; equal on every node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -469,7 +574,7 @@ struct {
 	__type(value, struct ring);
 } rings SEC(".maps");
 
-/* Cookie of a network namespace → its pod's address. Only while some plan hashes or has skips. */
+/* Cookie of a network namespace → its pod. Only while some plan hashes, or has skips or consumers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -486,6 +591,14 @@ struct {
 	__type(value, struct affinity);
 } affinity SEC(".maps");
 
+/* Caller, port that a socket was bound to before it connected, backend → the socket's cookie. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct port_key);
+	__type(value, __u64);
+} fixed_ports SEC(".maps");
+
 /* Backend id → its failed connects. Written by the kernel; entries that say nothing more are deleted by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -495,7 +608,24 @@ struct {
 	__type(value, struct failing);
 } failing SEC(".maps");
 
-/* Backend id → when the call began that tries an ejected backend: there is one at a time. */
+/* Caller, cell → its failed connects to one backend. Entries matter while the backend has one in failing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct caller_key);
+	__type(value, struct caller_failing);
+} caller_failing SEC(".maps");
+
+/* Backend id → the agent's verdict, which comes before that of callers. Deleted by the kernel where one connects after all. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct probed);
+} probed SEC(".maps");
+
+/* Backend id → when the call began that tries a backend which is ejected for the node: there is one at a time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -527,6 +657,23 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
+/* Connected UDP sockets that were moved to another backend, two entries each: keys as in flows. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct udp_flow);
+} udp_flows SEC(".maps");
+
+/* 1 while there may be an entry in udp_flows: else no datagram is looked up there. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} udp_gate SEC(".maps");
+
 /* Index of a pod's interface on the node → the node's id for the pod's network namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -551,10 +698,19 @@ struct {
 } events SEC(".maps");
 
 /* struct flow_record for the agent, which looks every 50 ms: waking it for each would cost the callers its processor. */
+#define FLOW_RECORDS_SIZE 262144
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 262144);
+	__uint(max_entries, FLOW_RECORDS_SIZE);
 } flow_records SEC(".maps");
+
+/* Interval and caller, as caller_of() has it → the time (ns) from which it may have another record: is_over_share(). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u64);
+} flow_allowances SEC(".maps");
 
 /* Flow records that found no room. */
 struct {
@@ -597,7 +753,13 @@ struct {
 	__type(value, struct cluster);
 } clusters SEC(".maps");
 
-/* Ids of cgroups whose calls, and those of all cgroups below, are never touched. */
+/* Which calls of a cgroup, and of all cgroups below it, are not translated. */
+enum exemption {
+	EXEMPT = 1,	  /* all calls: of configured cgroups */
+	EXEMPT_CALLS = 2, /* calls of services, not questions for names: of pods that are left alone */
+};
+
+/* Id of a cgroup → enum exemption. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -659,10 +821,27 @@ struct {
 	__type(value, struct tcp_call);
 } tcp_calls SEC(".maps");
 
-/* What a UDP socket called after the first, or without a place; freed with the socket. */
+/* What a UDP socket sent to after the first service, or called without a place; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct orig_dsts);
-} udp_calls SEC(".maps");
+} udp_sent SEC(".maps");
+
+/* Cookie of a connected UDP socket without a place → what it called: the kernel does not list the storage of UDP sockets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct orig_dst);
+} udp_connects SEC(".maps");
+
+/* 1 since udp_connects was full for a socket: of connected sockets without an entry it is not known what they called. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} udp_unknown SEC(".maps");

@@ -7,7 +7,7 @@
 
 #include "names_common.h"
 
-/* Whether a question is one too many. Each takes an interval of time; a pod may be so many intervals ahead of the clock. */
+/* True if a question exceeds the rate. Each takes an interval of time; a pod may be some intervals ahead of the clock. */
 static __always_inline bool is_too_many(struct __sk_buff *skb, const struct names_config *cfg)
 {
 	__u32 pod = skb->ifindex;

@@ -63,8 +63,8 @@ struct dns_server_key {
 };
 
 /*
- * What a DNS name has: the kernel answers its addresses, and NODATA for other types unless a flag says that
- * the server has them. Records are as they go out, their owner a pointer to the question (c0 0c).
+ * Records of a DNS name: the kernel answers its addresses, and NODATA for other types unless a flag marks
+ * them as the server's. Records are in wire format, their owner a pointer to the question (c0 0c).
  */
 struct name {
 	__u64 hash; /* of the key, FNV-1a over the name without padding */

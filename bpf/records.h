@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Flow records: what a sampled call asked for, who answered, and what came of it. Which calls are sampled is decided
- * where they are made; of the others nothing here runs but a test of one word.
+ * Flow records: what a call asked for, who answered, and what came of it. Which calls are sampled is decided where they
+ * are made; of the others those are recorded that fail or are rescued.
  */
 #pragma once
 
 #include "count.h"
 #include "draw.h"
+#include "failures.h"
 #include "maps.h"
 #include "sockets.h"
 
@@ -44,14 +45,17 @@ static __always_inline void note_passed_over(struct bpf_sock_addr *ctx, __u32 ba
 	__u32 zero = 0;
 	struct passed_over *last = bpf_map_lookup_elem(&passed_over, &zero);
 
-	if (!last)
-		return;
+	if (!last || last->socket == bpf_get_socket_cookie(ctx))
+		return; /* the first: that of affinity comes before one that was drawn */
 	last->socket = bpf_get_socket_cookie(ctx);
 	last->backend = backend;
 }
 
-/* 0: none. A program may be preempted by one that overwrites the entry: then the call counts as any other. */
-static __always_inline __u32 take_passed_over(struct bpf_sock_addr *ctx)
+/*
+ * 0: none, or the one that is called after all. A program may be preempted by one that overwrites the entry: then the call
+ * counts as any other.
+ */
+static __always_inline __u32 take_passed_over(struct bpf_sock_addr *ctx, __u32 called)
 {
 	__u32 zero = 0;
 	struct passed_over *last = bpf_map_lookup_elem(&passed_over, &zero);
@@ -59,7 +63,45 @@ static __always_inline __u32 take_passed_over(struct bpf_sock_addr *ctx)
 	if (!last || last->socket != bpf_get_socket_cookie(ctx))
 		return 0;
 	last->socket = 0;
-	return last->backend;
+	return (last->backend & ~FOR_CALLER) == called ? 0 : last->backend;
+}
+
+/* ns for each call of one caller, whose share is an allowance that it may use up at once. */
+#define CALL_INTERVAL 2000000	  /* sampled calls, while the agent is behind: 500 a second */
+#define FAILURE_INTERVAL 20000000 /* failures that were not sampled: 50 a second, so that a loop costs the agent little */
+#define CALLS_AT_ONCE 100
+
+/*
+ * Report whether a caller has used up its share, and charge it for one call. A call that finds no room in it is counted
+ * as lost.
+ */
+static __attribute__((noinline)) bool is_over_share(__u32 netns, __u32 interval)
+{
+	__u64 key = (__u64)interval << 32 | netns, now = bpf_ktime_get_ns(), paid = now;
+	__u64 *found = bpf_map_lookup_elem(&flow_allowances, &key);
+
+	if (!found) {
+		paid += interval;
+		bpf_map_update_elem(&flow_allowances, &key, &paid, BPF_ANY);
+		return false;
+	}
+	if (READ_ONCE(*found) > now)
+		paid = READ_ONCE(*found);
+	if (paid - now >= (__u64)interval * CALLS_AT_ONCE) {
+		count_lost();
+		return true;
+	}
+	WRITE_ONCE(*found, paid + interval); /* accepts a race: two CPUs count as one */
+	return false;
+}
+
+/*
+ * True while half of the ring is unread: then shares count for sampled calls, too, so that no caller fills the other half
+ * alone.
+ */
+static __always_inline bool is_agent_behind(void)
+{
+	return bpf_ringbuf_query(&flow_records, BPF_RB_AVAIL_DATA) >= FLOW_RECORDS_SIZE / 2;
 }
 
 static __always_inline bool is_sampled(__u32 one_of)
@@ -108,16 +150,32 @@ static __attribute__((noinline)) void record_call(struct bpf_sock_addr *ctx, con
 	submit_record(record);
 }
 
-/* The call is one of so many: written at once where it ends here, else by the outcome of its connect. */
+/* Record a call that ends here, if it fails or is one of so many; of a connect, mark whether its outcome is recorded. */
 static __always_inline void sample(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct orig_dst *dst,
 				   const struct choice *choice, struct attempt *attempt, __u32 one_of)
 {
-	if (choice->verdict == VERDICT_STEERED || !is_sampled(one_of))
+	if (choice->verdict == VERDICT_STEERED)
 		return;
-	if (attempt) {
-		attempt->recorded = 1;
-		attempt->started = bpf_ktime_get_ns();
-	} else {
-		record_call(ctx, key, dst, choice);
+	if (attempt && !attempt->started)
+		attempt->started = bpf_ktime_get_ns(); /* it may fail */
+	if (is_sampled(one_of)) {
+		if (is_agent_behind() && is_over_share(caller_of(ctx), CALL_INTERVAL))
+			return;
+	} else if (choice->verdict == VERDICT_CALLED || is_over_share(caller_of(ctx), FAILURE_INTERVAL)) {
+		return;
 	}
+	if (attempt)
+		attempt->recorded = 1;
+	else
+		record_call(ctx, key, dst, choice);
+}
+
+/* Record the outcome of a connect that fails or is rescued, although it was not sampled. */
+static __attribute__((noinline)) void record_failure(struct attempt *attempt)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+
+	if (cfg && cfg->flows && !attempt->recorded && !is_over_share(attempt->caller, FAILURE_INTERVAL))
+		attempt->recorded = 1;
 }

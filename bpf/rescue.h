@@ -3,8 +3,8 @@
  * A connect that gets no answer, or RST, is moved to another backend while the application waits in connect().
  *
  * Silent: the RTO callback comes before the SYN is sent again. It writes where the connection is moved to; the program on
- * the node's end of the pod's link rewrites the packets. Refused: RST is passed on with its acknowledgement lessened by
- * one. RFC 9293 has SYN-SENT ignore it then, and Linux sends the SYN again after a few ms. Whoever answers first is the
+ * the node's end of the pod's link rewrites the packets. Refused: RST is passed on with an acknowledgement of nothing that
+ * was sent. RFC 9293 has SYN-SENT ignore it then, and Linux sends the SYN again after a few ms. Whoever answers first is the
  * peer for good. The socket keeps the address of the first choice; the entries live until both sides have closed.
  */
 #pragma once
@@ -32,6 +32,12 @@ static __always_inline bool rescue_is_on(void)
 	return cfg && cfg->flags & CONFIG_RESCUE;
 }
 
+/* A socket's connect can be moved if its packets can be rewritten; else an answer passes, as without us. */
+static __always_inline bool can_be_moved(void *sk)
+{
+	return rescue_is_on() && !sends_options(sk);
+}
+
 static __always_inline void reverse_of(struct flow_key *key, const struct flow_key *forward, const struct flow *flow)
 {
 	copy_address(key->pod, forward->pod);
@@ -56,18 +62,21 @@ static __always_inline void forget_flow(const struct flow_key *forward)
 
 #define SCAN(plan, group, size, any) ((__u64)(plan) << 32 | (__u64)(any) << 31 | (__u64)(group) << 24 | ((size) & 0xffffff))
 
-/* A backend of a group that is none of six, two in a word. */
-__walked_once __u64 scan_untried(__u64 scan, __u32 seed, __u64 a, __u64 b, __u64 c)
+/* A backend of a group that is none of six, two in a word. draw: the caller and a random number. */
+__walked_once __u64 scan_untried(__u64 scan, __u64 draw, __u64 a, __u64 b, __u64 c)
 {
-	__u32 size = scan & 0xffffff, n = scale(mix(seed), size);
+	__u32 size = scan & 0xffffff, n = scale(mix((__u32)draw), size), caller = draw >> 32;
 
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_SCAN; i++) {
-		__u64 found = 0;
+	for (__u32 i = 0; i < MAX_SCAN && i < size; i++) {
+		__u64 found;
 		__u32 id;
 
-		if (i < size)
-			found = use_slot(scan >> 32, scan >> 24 & 0x7f, (n + i) % size, scan >> 31 & 1);
+		bound_here(scan); /* each is taken apart anew: all parts at once would take more stack than there is */
+		bound_here(a);
+		bound_here(b);
+		bound_here(c);
+		found = use_slot(scan >> 32, scan >> 24 & 0x7f, (n + i) % size, scan >> 31 & 1, caller);
 		id = found;
 		if (id && id != (__u32)a && id != a >> 32 && id != (__u32)b && id != b >> 32 && id != (__u32)c &&
 		    id != c >> 32)
@@ -77,7 +86,7 @@ __walked_once __u64 scan_untried(__u64 scan, __u32 seed, __u64 a, __u64 b, __u64
 }
 
 /* A backend of the plan that is none of six: of the lowest tier that has one, ejected ones only when all others failed. */
-__walked_once __u64 pick_untried(__u32 plan_id, __u32 seed, __u64 a, __u64 b, __u64 c)
+__walked_once __u64 pick_untried(__u32 plan_id, __u64 draw, __u64 a, __u64 b, __u64 c)
 {
 	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
 
@@ -91,7 +100,7 @@ __walked_once __u64 pick_untried(__u32 plan_id, __u32 seed, __u64 a, __u64 b, __
 		if (plan->groups[group].weight)
 			size = READ_ONCE(plan->groups[group].count);
 		if (size)
-			found = scan_untried(SCAN(plan_id, group, size, i / MAX_GROUPS), seed, a, b, c);
+			found = scan_untried(SCAN(plan_id, group, size, i / MAX_GROUPS), draw, a, b, c);
 		if (found)
 			return found;
 	}
@@ -133,7 +142,9 @@ static __always_inline __u64 pick_next(const struct attempt *attempt)
 {
 	const __u32 *t = attempt->tried;
 
-	return pick_untried(attempt->plan, bpf_get_prandom_u32(), (__u64)t[0] << 32 | t[1], (__u64)t[2] << 32 | t[3],
+	__u64 draw = (__u64)attempt->caller << 32 | bpf_get_prandom_u32();
+
+	return pick_untried(attempt->plan, draw, (__u64)t[0] << 32 | t[1], (__u64)t[2] << 32 | t[3],
 			    (__u64)t[4] << 32 | t[5]);
 }
 
@@ -196,7 +207,7 @@ static __always_inline int move_flow(struct attempt *attempt, const struct flow_
 	attempt->backend = id;
 	attempt->generation = generation;
 	attempt->cluster = cluster;
-	attempt->failed = 0;
+	attempt->failed = UNCOUNTED;
 	attempt->moved = 1;
 	return 0;
 }
@@ -218,7 +229,7 @@ static __always_inline void move_back(struct attempt *attempt, const struct flow
 
 	forget_flow(forward);
 	attempt->backend = attempt->tried[0];
-	attempt->failed = 1; /* it was counted when the connection left it */
+	attempt->failed = COUNTED; /* when the connection left it */
 	first = get_backend(attempt->backend);
 	if (first) {
 		attempt->generation = first->generation;
@@ -284,12 +295,12 @@ static __always_inline bool is_being_answered(const struct attempt *attempt, con
  * connection there, or the last SYN did not leave the pod. Without our program on the pod's interface it stays like that,
  * and every SYN goes to the first choice.
  */
-static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward)
+static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward, void *sk)
 {
-	if (is_unsent(attempt, forward) || is_being_answered(attempt, forward))
+	if (attempt->failed == DENIED || is_unsent(attempt, forward) || is_being_answered(attempt, forward))
 		return;
 	follow_plan(attempt);
-	count_failure(attempt, FAILURE_SILENT);
-	if (rescue_is_on() && move_on(attempt, forward))
+	count_failure(attempt, FAILURE_SILENT, true);
+	if (can_be_moved(sk) && move_on(attempt, forward))
 		start_over(attempt, forward);
 }

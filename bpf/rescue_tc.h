@@ -9,7 +9,7 @@
 #define TCP_FIN 1
 #define TCP_SYN 2
 #define TCP_ACK 16
-#define LONGEST_ANSWER 160 /* bytes: every RST, SYN-ACK and ICMP error about a SYN is shorter */
+#define LONGEST_ANSWER (ETH_HEADER + 1280) /* of an ICMP error: 576 bytes in IPv4 (RFC 1812), 1,280 in IPv6 (RFC 4443) */
 #define NOT_TCP (-2)		 /* no verdict of the kernel's: it may be an ICMP error */
 #define SYN_SENT 2
 #define BPF_F_PSEUDO_HDR_ 0x10
@@ -21,6 +21,7 @@ struct segment {
 	__u32 sequence;
 	__u32 acknowledged;
 	__u32 length; /* of the payload */
+	__u32 initial; /* set by answer_of: the sequence number of the pod's SYN */
 	__u8 flags;
 	__u8 ipv6;
 };
@@ -34,10 +35,10 @@ struct tcp_start {
 	__u8 flags;
 };
 
-static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool from_pod)
+/* The length of what is after the IP header, or a negative errno: of another protocol, a fragment, or with options. */
+static __always_inline int parse_addresses(struct __sk_buff *skb, struct segment *to, bool from_pod, __u8 protocol)
 {
 	__u32 proto = bpf_htons(skb->protocol);
-	struct tcp_start tcp;
 	__be32 source[4] = { 0, 0, bpf_htonl(0xffff), 0 }, dest[4] = { 0, 0, bpf_htonl(0xffff), 0 };
 	__u32 length;
 
@@ -46,7 +47,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool
 
 		if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
 			return -EINVAL;
-		if (ip[0] != 0x45 || ip[9] != IPPROTO_TCP || (((__u32)ip[6] << 8 | ip[7]) & FRAGMENT))
+		if (ip[0] != 0x45 || ip[9] != protocol || (((__u32)ip[6] << 8 | ip[7]) & FRAGMENT))
 			return -EINVAL;
 		__builtin_memcpy(&source[3], ip + 12, 4);
 		__builtin_memcpy(&dest[3], ip + 16, 4);
@@ -57,7 +58,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool
 
 		if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
 			return -EINVAL;
-		if (ip[6] != IPPROTO_TCP)
+		if (ip[6] != protocol)
 			return -EINVAL;
 		__builtin_memcpy(source, ip + 8, 16);
 		__builtin_memcpy(dest, ip + 24, 16);
@@ -67,10 +68,18 @@ static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool
 	} else {
 		return -EINVAL;
 	}
-	if (bpf_skb_load_bytes(skb, to->l4, &tcp, sizeof(tcp)))
-		return -EINVAL;
 	copy_address(to->key.pod, from_pod ? source : dest);
 	copy_address(to->key.peer, from_pod ? dest : source);
+	return length;
+}
+
+static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool from_pod)
+{
+	struct tcp_start tcp;
+	int length = parse_addresses(skb, to, from_pod, IPPROTO_TCP);
+
+	if (length < 0 || bpf_skb_load_bytes(skb, to->l4, &tcp, sizeof(tcp)))
+		return -EINVAL;
 	to->key.pod_port = from_pod ? tcp.source : tcp.dest;
 	to->key.peer_port = from_pod ? tcp.dest : tcp.source;
 	to->key.reverse = 0;
@@ -82,19 +91,21 @@ static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool
 }
 
 static __always_inline void rewrite_port(struct __sk_buff *skb, const struct segment *segment, __u32 at, __be16 old,
-					 __be16 new)
+					 __be16 new, __u32 checksum, __u64 flags)
 {
 	if (old == new)
 		return;
-	bpf_l4_csum_replace(skb, segment->l4 + 16, old, new, sizeof(new));
+	bpf_l4_csum_replace(skb, checksum, old, new, flags | sizeof(new));
 	bpf_skb_store_bytes(skb, segment->l4 + at, &new, sizeof(new), 0);
 }
 
-/* Replace the peer's address and port, the destination of what a pod sends and the source of what it gets; its own port. */
-static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const __be32 *peer,
-				    __be16 peer_port, __be16 pod_port, bool from_pod)
+/*
+ * Replace the peer's address and port, the destination of what a pod sends and the source of what it gets; its own port. flags:
+ * of UDP, whose checksum of 0 is none and stays.
+ */
+static __always_inline void rewrite_l4(struct __sk_buff *skb, const struct segment *segment, const __be32 *peer,
+				       __be16 peer_port, __be16 pod_port, bool from_pod, __u32 checksum, __u64 flags)
 {
-	__u32 checksum = segment->l4 + 16;
 	__be32 old4 = segment->key.peer[3], new4 = peer[3];
 
 	if (segment->ipv6) {
@@ -104,15 +115,31 @@ static __always_inline void rewrite(struct __sk_buff *skb, const struct segment 
 		copy_address(new, peer);
 		copy_address(old, segment->key.peer);
 		difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
-		bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR_);
+		bpf_l4_csum_replace(skb, checksum, 0, difference, flags | BPF_F_PSEUDO_HDR_);
 		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 24 : 8), new, sizeof(new), 0);
 	} else {
-		bpf_l4_csum_replace(skb, checksum, old4, new4, BPF_F_PSEUDO_HDR_ | sizeof(new4));
+		bpf_l4_csum_replace(skb, checksum, old4, new4, flags | BPF_F_PSEUDO_HDR_ | sizeof(new4));
 		bpf_l3_csum_replace(skb, ETH_HEADER + 10, old4, new4, sizeof(new4));
 		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 16 : 12), &new4, sizeof(new4), 0);
 	}
-	rewrite_port(skb, segment, from_pod ? 2 : 0, segment->key.peer_port, peer_port);
-	rewrite_port(skb, segment, from_pod ? 0 : 2, segment->key.pod_port, pod_port);
+	rewrite_port(skb, segment, from_pod ? 2 : 0, segment->key.peer_port, peer_port, checksum, flags);
+	rewrite_port(skb, segment, from_pod ? 0 : 2, segment->key.pod_port, pod_port, checksum, flags);
+}
+
+static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const __be32 *peer,
+				    __be16 peer_port, __be16 pod_port, bool from_pod)
+{
+	rewrite_l4(skb, segment, peer, peer_port, pod_port, from_pod, segment->l4 + 16, 0);
+}
+
+/*
+ * True if a RST of the peer is the last segment of a connection whose socket has gone. It is the socket that decides about
+ * one before, and its end takes the entries away (close_flow): a RST with any other sequence number than the next ends
+ * nothing (RFC 5961 3.2), and data that the pod has not acknowledged yet may be before it.
+ */
+static __always_inline bool ends_closed(const struct flow *flow, const struct segment *segment)
+{
+	return READ_ONCE(flow->socket_flags) & FLOW_CLOSED && segment->sequence == READ_ONCE(flow->acknowledged);
 }
 
 /*
@@ -127,7 +154,7 @@ static __always_inline bool is_last(struct flow *flow, const struct segment *seg
 	if (!(READ_ONCE(flow->peer_flags) & FLOW_ANSWERED))
 		return false; /* it is of an earlier connection of the tuple */
 	if (segment->flags & TCP_RST)
-		return true;
+		return from_pod || ends_closed(flow, segment);
 	if (segment->flags & TCP_FIN) {
 		flow->fin_end[from_pod ? 0 : 1] = segment->sequence + segment->length + 1;
 		*own |= FLOW_FIN;
@@ -161,12 +188,27 @@ static __always_inline struct bpf_sock *lookup_socket(struct __sk_buff *skb, con
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), *netns, 0);
 }
 
-/* Whether an answer is to this socket's SYN: who cannot see its sequence number can neither move nor blame. */
+/* True if an ICMP error is about this socket's SYN: a sender that cannot see its sequence number can neither move nor blame. */
 static __always_inline bool is_about_syn(struct bpf_sock *full, __u32 sequence)
 {
 	const struct bpf_tcp_sock *tcp = bpf_tcp_sock(full);
 
 	return tcp && tcp->snd_una == sequence;
+}
+
+/*
+ * True if a segment answers this socket's SYN, or some of the data in it: SND.UNA < SEG.ACK <= SND.NXT (RFC 9293 3.10.7.3).
+ * Linux raises snd_nxt after it has sent the SYN, which an answer within the machine may be ahead of; write_seq before.
+ */
+static __always_inline bool answers_syn(struct bpf_sock *full, struct segment *segment)
+{
+	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(full);
+
+	if (!tcp)
+		return false;
+	segment->initial = tcp->snd_una;
+	return (__s32)(segment->acknowledged - segment->initial) > 0 &&
+	       (__s32)(tcp->write_seq - segment->acknowledged) >= 0;
 }
 
 enum answer {
@@ -176,7 +218,7 @@ enum answer {
 };
 
 /* An answer to a connect that is under way: RST of the backend that it is at, or a late SYN-ACK of the first choice. */
-static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_key *forward, const struct segment *segment)
+static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_key *forward, struct segment *segment)
 {
 	struct bpf_sock *sk = lookup_socket(skb, forward, segment->ipv6), *full;
 	struct attempt *attempt = 0;
@@ -185,28 +227,28 @@ static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_ke
 	if (!sk)
 		return ANSWER_PASSED;
 	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
-	if (full && is_about_syn(full, segment->acknowledged - 1))
+	if (full && answers_syn(full, segment))
 		attempt = attempt_of(full);
 	if (attempt && segment->flags & TCP_RST) {
 		follow_plan(attempt);
-		count_failure(attempt, FAILURE_REFUSED);
-		if (!move_on(attempt, forward))
+		count_failure(attempt, FAILURE_REFUSED, true);
+		if (can_be_moved(full) && !move_on(attempt, forward))
 			answer = ANSWER_MOVED;
 		else
 			move_back(attempt, forward);
 	} else if (attempt) {
 		move_back(attempt, forward);
-		attempt->failed = 0;
+		attempt->failed = UNCOUNTED;
 		answer = ANSWER_TAKEN;
 	}
 	bpf_sk_release(sk);
 	return answer;
 }
 
-/* An acknowledgement that SYN-SENT ignores, and lets the SYN be sent again soon. */
+/* Acknowledge nothing of the SYN, nor of data in it, which SYN-SENT ignores, and lets the SYN be sent again soon. */
 static __always_inline void spoil(struct __sk_buff *skb, const struct segment *segment)
 {
-	__be32 old = bpf_htonl(segment->acknowledged), new = bpf_htonl(segment->acknowledged - 1);
+	__be32 old = bpf_htonl(segment->acknowledged), new = bpf_htonl(segment->initial);
 
 	bpf_l4_csum_replace(skb, segment->l4 + 16, old, new, sizeof(new));
 	bpf_skb_store_bytes(skb, segment->l4 + 8, &new, sizeof(new), 0);
@@ -305,6 +347,8 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 		flow->pod_flags |= flow->pod_flags & FLOW_SENT ? FLOW_SENT_AGAIN : FLOW_SENT;
 	else
 		flow->used = bpf_ktime_get_ns();
+	if (segment.flags & TCP_ACK)
+		flow->acknowledged = segment.acknowledged;
 	last = is_last(flow, &segment, true);
 	rewrite(skb, &segment, flow->peer, flow->peer_port, flow->pod_port, true);
 	if (last)
@@ -313,7 +357,7 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 }
 
 /* From the first choice, after the connection was moved: a SYN-ACK in time wins, all else would disturb. */
-static __always_inline int from_first_choice(struct __sk_buff *skb, const struct segment *segment,
+static __always_inline int from_first_choice(struct __sk_buff *skb, struct segment *segment,
 					     const struct flow *moved)
 {
 	bool accepts = (segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
@@ -324,7 +368,7 @@ static __always_inline int from_first_choice(struct __sk_buff *skb, const struct
 }
 
 /* From a backend that a connection was moved to. */
-static __always_inline int from_new_peer(struct __sk_buff *skb, const struct segment *segment, const struct flow *back)
+static __always_inline int from_new_peer(struct __sk_buff *skb, struct segment *segment, const struct flow *back)
 {
 	struct flow_key forward = {};
 	struct flow *flow;

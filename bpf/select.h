@@ -10,23 +10,30 @@
 #include "count.h"
 #include "failures.h"
 #include "records.h"
+#include "sharing.h"
 #include "sockets.h"
 
 #define PICK_FAILED(errno) ((__u64)(errno) << 32)
 
-/* Checked after the frontend was found, so that calls that are not ours do not pay for it. */
-__walked_once int is_exempt(__u32 config_flags)
+/*
+ * Which of the caller's calls are not translated: enum exemption; 0: all are. Checked after the frontend was found, so that
+ * calls that are not ours do not pay for it.
+ */
+__walked_once int exemption(__u32 config_flags)
 {
+	const __u32 *found;
+
 	if (!(config_flags & CONFIG_EXEMPT))
 		return 0;
 #pragma clang loop unroll(disable)
-	for (int level = 1; level <= 8; level++) {
+	for (int level = 1; level <= POD_LEVELS; level++) {
 		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
 
 		if (!id)
 			break;
-		if (bpf_map_lookup_elem(&exempt, &id))
-			return 1;
+		found = bpf_map_lookup_elem(&exempt, &id);
+		if (found)
+			return *found;
 	}
 	return 0;
 }
@@ -146,22 +153,64 @@ static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct pla
 	return 0;
 }
 
+static __always_inline __u32 passed_over_as(__u32 backend, int ejected)
+{
+	return ejected == EJECTED_FOR_CALLER ? backend | FOR_CALLER : backend;
+}
+
+/*
+ * The backend that callers of this pod's namespace have instead of the plan's: generation << 32 | id. 0: they have none, or
+ * it is ejected, and the call goes to a backend of the plan. A pod that is not in callers yet is in no namespace.
+ */
+__walked_once __u64 consumers_backend(struct bpf_sock_addr *ctx, __u32 plan_id, __u32 plan_flags)
+{
+	const __u64 not_ours = plan_flags & PLAN_OTHERS ? PICK_FAILED(ENOENT) : 0;
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &cookie);
+	struct consumer_key who = { .plan = plan_id };
+	const struct slot *slot;
+	__u32 backend, generation;
+	int ejected;
+
+	if (!caller || !caller->namespace)
+		return not_ours;
+	who.namespace = caller->namespace;
+	slot = bpf_map_lookup_elem(&consumers, &who);
+	if (!slot)
+		return not_ours;
+	backend = READ_ONCE(slot->backend);
+	generation = READ_ONCE(slot->generation);
+	barrier();
+	if (READ_ONCE(slot->plan) != plan_id)
+		return PICK_FAILED(EAGAIN);
+	ejected = anything_fails() ? is_ejected(backend, generation, caller_of(ctx)) : 0;
+	if (ejected) {
+		note_passed_over(ctx, passed_over_as(backend, ejected));
+		return 0;
+	}
+	return PICKED(backend, generation);
+}
+
 /* A backend by random number or by the caller's hash; another one where that is ejected, and it where all are. */
 static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 				struct orig_dst *dst)
 {
 	__u64 other;
-	int err;
+	int err, ejected;
 
 	if (plan->flags & PLAN_CONSISTENT)
 		err = pick_cell(ctx, plan, plan_id, dst);
 	else
 		err = pick_slot(ctx, plan, plan_id, dst);
-	if (err || !plan->eject_after || !anything_fails() || !is_ejected(dst->backend, dst->generation))
+	if (err || !plan->eject_after || !anything_fails())
 		return err;
-	other = pick_other(plan_id, plan->flags & PLAN_CONSISTENT ? cell_of(ctx) : random32(ctx, plan->service));
+	ejected = is_ejected(dst->backend, dst->generation, caller_of(ctx));
+	if (!ejected)
+		return 0;
+	other = pick_other(plan_id, plan->flags & PLAN_CONSISTENT ? cell_of(ctx) : random32(ctx, plan->service),
+			   caller_of(ctx));
 	if (other) {
-		note_passed_over(ctx, dst->backend);
+		note_passed_over(ctx, passed_over_as(dst->backend, ejected));
 		dst->backend = other;
 		dst->generation = other >> 32;
 	}
@@ -172,8 +221,8 @@ static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *pl
  * The backend that this client last called, if that is recent and it is still in the plan. The time is compared with a
  * sign: another CPU may have written a later one than we have read from the clock.
  */
-static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_id, const struct affinity_key *client,
-				struct orig_dst *dst, bool *stale, __u32 *ejected)
+static __always_inline int lookup_affinity(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
+					   const struct affinity_key *client, struct orig_dst *dst, bool *stale)
 {
 	struct affinity *last = bpf_map_lookup_elem(&affinity, client);
 	struct member_key who = { .plan = plan_id };
@@ -190,12 +239,47 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
 	member = bpf_map_lookup_elem(&members, &who);
 	if (!member || READ_ONCE(member->generation) != dst->generation)
 		return -ENOENT;
-	if (plan->eject_after && anything_fails() && is_ejected(dst->backend, dst->generation)) {
-		*ejected = dst->backend;
-		return -ENOENT;
+	if (plan->eject_after && anything_fails()) {
+		int passed_over = is_ejected(dst->backend, dst->generation, client->client);
+
+		if (passed_over) {
+			note_passed_over(ctx, passed_over_as(dst->backend, passed_over));
+			return -ENOENT;
+		}
 	}
 	last->used = now;
 	return 0;
+}
+
+static __always_inline __u32 affinity_cell(__u32 service)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+
+	return cfg && cfg->affinity_cells ? service % cfg->affinity_cells : 0;
+}
+
+static __always_inline long write_affinity(__u32 caller, __u32 service, __u32 cell, __u64 picked, __u64 flags)
+{
+	struct affinity_key client = { .client = caller, .cell = cell };
+	struct affinity chosen = {
+		.used = bpf_ktime_get_ns(),
+		.service = service,
+		.backend = picked,
+		.generation = picked >> 32,
+	};
+
+	return bpf_map_update_elem(&affinity, &client, &chosen, flags);
+}
+
+/* A connect was moved, and the backend that answered is where its client goes from now on. */
+static __always_inline void move_affinity(const struct attempt *attempt)
+{
+	const struct plan *plan = bpf_map_lookup_elem(&plans, &attempt->plan);
+
+	if (plan && READ_ONCE(plan->flags) & PLAN_AFFINITY && READ_ONCE(plan->service) == attempt->service)
+		write_affinity(attempt->caller, attempt->service, affinity_cell(attempt->service),
+			       PICKED(attempt->backend, attempt->generation), BPF_ANY);
 }
 
 /*
@@ -204,78 +288,70 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
  */
 __walked_once int keep_affinity(struct bpf_sock_addr *ctx, __u32 service, __u32 cell, __u64 picked, __u64 flags)
 {
-	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx), .cell = cell };
-	struct affinity chosen = {
-		.used = bpf_ktime_get_ns(),
-		.service = service,
-		.backend = picked,
-		.generation = picked >> 32,
-	};
-
-	return bpf_map_update_elem(&affinity, &client, &chosen, flags) == -EEXIST ? -EAGAIN : 0;
+	return write_affinity(caller_of(ctx), service, cell, picked, flags) == -EEXIST ? -EAGAIN : 0;
 }
 
 static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 					      struct orig_dst *dst)
 {
-	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx) };
-	const struct config *cfg;
-	__u32 zero = 0, ejected = 0;
+	struct affinity_key client = { .client = caller_of(ctx), .cell = affinity_cell(plan->service) };
 	bool stale = false;
 	int err;
 
-	cfg = bpf_map_lookup_elem(&config, &zero);
-	if (cfg && cfg->affinity_cells)
-		client.cell = plan->service % cfg->affinity_cells;
-	if (!lookup_affinity(plan, plan_id, &client, dst, &stale, &ejected))
+	if (!lookup_affinity(ctx, plan, plan_id, &client, dst, &stale))
 		return 0;
 	err = pick(ctx, plan, plan_id, dst);
 	if (err)
 		return err;
-	if (ejected && ejected != dst->backend)
-		note_passed_over(ctx, ejected);
 	return keep_affinity(ctx, plan->service, client.cell, PICKED(dst->backend, dst->generation),
 			     stale ? BPF_ANY : BPF_NOEXIST);
 }
 
-/*
- * The backend that this UDP socket last sent to for a service, as long as its entry exists: it stays when others come
- * and go. Generation << 32 | id, since a global function returns scalars only; 0: none.
- */
-__walked_once __u64 kept_backend(struct bpf_sock_addr *ctx, __u32 service)
+/* True if a call of a UDP socket keeps its backend; else it is left, and its entry only names the sender of late replies. */
+static __always_inline bool keeps_backend(struct orig_dst *call, __u32 plan_id)
 {
-	const struct orig_dsts *stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
-	const struct tcp_call *first = call_in_place(bpf_get_socket_cookie(ctx));
-	const struct backend *found;
-	__u32 id = 0, generation = 0, place;
+	struct member_key who = { .plan = plan_id, .backend = call->backend };
+	const struct member *member = bpf_map_lookup_elem(&members, &who);
 
-	if (first && first->dst.backend_port && first->dst.service == service) {
-		id = first->dst.backend;
-		generation = first->dst.generation;
-	}
-	place = stored ? stored->next : 0; /* the oldest */
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; stored && i < MAX_ORIG_DST; i++, place++) {
-		if (place >= MAX_ORIG_DST)
-			place = 0;
-		if (stored->dst[place].service != service)
-			continue;
-		id = stored->dst[place].backend;
-		generation = stored->dst[place].generation;
-	}
-	found = bpf_map_lookup_elem(&backends, &id);
-	if (!found || READ_ONCE(found->generation) != generation)
-		return 0;
-	return (__u64)generation << 32 | id;
+	if (member && READ_ONCE(member->generation) == call->generation)
+		return true;
+	call->generation = 0;
+	return false;
 }
 
-static __always_inline int keep_backend(struct bpf_sock_addr *ctx, const struct plan *plan, struct orig_dst *dst)
+static __always_inline bool is_called(const struct orig_dst *call, const __be32 *address, __be16 port)
 {
-	__u64 kept = kept_backend(ctx, plan->service);
+	return call->port == port && same_address(call->address, address) && READ_ONCE(call->generation);
+}
 
-	dst->backend = kept;
-	dst->generation = kept >> 32;
-	return kept ? 0 : -ENOENT;
+/*
+ * The backend that this UDP socket last sent to for a service's address, as long as the service has it: it stays when others
+ * come and go. Generation << 32 | id, since a global function returns scalars only; 0: none. The address is in two halves.
+ */
+__walked_once __u64 kept_backend(struct bpf_sock_addr *ctx, __u64 upper, __u64 lower, __u32 port, __u32 plan_id)
+{
+	const __be32 address[4] = { upper, upper >> 32, lower, lower >> 32 };
+	struct orig_dsts *stored = bpf_sk_storage_get(&udp_sent, ctx->sk, 0, 0);
+	struct tcp_call *first = call_in_place(bpf_get_socket_cookie(ctx));
+
+	if (first && first->dst.backend_port && is_called(&first->dst, address, port) && keeps_backend(&first->dst, plan_id))
+		return PICKED(first->dst.backend, first->dst.generation);
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; stored && i < MAX_ORIG_DST && i < stored->used; i++) {
+		struct orig_dst *call = &stored->dst[i];
+
+		if (is_called(call, address, port) && keeps_backend(call, plan_id))
+			return PICKED(call->backend, call->generation);
+	}
+	return 0;
+}
+
+static __always_inline __u64 keep_backend(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct plan *plan,
+					  __u32 plan_id)
+{
+	if (!(READ_ONCE(plan->flags) & PLAN_DATAGRAMS))
+		return 0; /* written by an earlier agent; this one rewrites it soon */
+	return kept_backend(ctx, half_of(key->address), half_of(key->address + 2), key->port, plan_id);
 }
 
 static __always_inline int find_backend(struct orig_dst *dst, struct choice *choice)
@@ -291,11 +367,9 @@ static __always_inline int find_backend(struct orig_dst *dst, struct choice *cho
 	return READ_ONCE(found->generation) == dst->generation ? 0 : -EAGAIN;
 }
 
-static __always_inline int pick_in(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id, bool sends,
+static __always_inline int pick_in(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 				   struct orig_dst *dst)
 {
-	if (sends && !keep_backend(ctx, plan, dst))
-		return 0;
 	if (plan->flags & PLAN_AFFINITY)
 		return pick_with_affinity(ctx, plan, plan_id, dst);
 	return pick(ctx, plan, plan_id, dst);
@@ -305,12 +379,11 @@ static __always_inline int pick_in(struct bpf_sock_addr *ctx, const struct plan 
  * A plan's backend for this call, unless the plan changes meanwhile: generation << 32 | id; an id of 0 and a positive errno:
  * none. drawn: by random numbers alone.
  */
-static __always_inline __u64 pick_unchanged(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id, bool sends,
-					    bool drawn)
+static __always_inline __u64 pick_unchanged(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id, bool drawn)
 {
 	__u32 generation = READ_ONCE(plan->generation);
 	struct orig_dst dst = {};
-	int err = drawn ? pick_slot(ctx, plan, plan_id, &dst) : pick_in(ctx, plan, plan_id, sends, &dst);
+	int err = drawn ? pick_slot(ctx, plan, plan_id, &dst) : pick_in(ctx, plan, plan_id, &dst);
 
 	barrier();
 	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != plan_id)
@@ -318,11 +391,11 @@ static __always_inline __u64 pick_unchanged(struct bpf_sock_addr *ctx, const str
 	return err ? PICK_FAILED(-err) : PICKED(dst.backend, dst.generation);
 }
 
-__walked_once __u64 pick_backend(struct bpf_sock_addr *ctx, __u32 plan_id, __u32 sends)
+__walked_once __u64 pick_backend(struct bpf_sock_addr *ctx, __u32 plan_id)
 {
 	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
 
-	return plan ? pick_unchanged(ctx, plan, plan_id, sends, false) : PICK_FAILED(EAGAIN);
+	return plan ? pick_unchanged(ctx, plan, plan_id, false) : PICK_FAILED(EAGAIN);
 }
 
 /*
@@ -340,13 +413,14 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	struct frontend_key found = *key;
 	const struct plan *plan;
 	__u64 picked;
+	bool decided;
 	__u32 id;
 	int err;
 
 	err = find_plan(&found, &id);
 	if (err)
 		return err;
-	if (is_exempt(cfg->flags))
+	if (exemption(cfg->flags))
 		return -ENOENT;
 	plan = bpf_map_lookup_elem(&plans, &id);
 	if (plan && READ_ONCE(plan->flags) & PLAN_SKIP && is_left_out(ctx, id)) {
@@ -358,12 +432,20 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	}
 	if (!plan)
 		return -EAGAIN;
+	picked = READ_ONCE(plan->flags) & PLAN_CONSUMERS ? consumers_backend(ctx, id, plan->flags) : 0;
+	if (picked == PICK_FAILED(ENOENT))
+		return -ENOENT;
 	choice->service = dst->service = READ_ONCE(plan->service);
 	choice->plan = id;
-	if (!sends && is_drawn(plan))
-		picked = pick_unchanged(ctx, plan, id, false, true); /* without another look-up of the plan */
-	else
-		picked = pick_backend(ctx, id, sends);
+	if (!picked && sends)
+		picked = keep_backend(ctx, key, plan, id);
+	decided = picked; /* by the caller's namespace, or by an earlier datagram */
+	if (!picked && !sends && is_drawn(plan))
+		picked = pick_unchanged(ctx, plan, id, true); /* without another look-up of the plan */
+	else if (!picked)
+		picked = pick_backend(ctx, id);
+	if (!decided && (sends || fixed_port(ctx)) && (__u32)picked)
+		picked = unshare(ctx, id, picked, sends);
 	dst->backend = picked;
 	dst->generation = picked >> 32;
 	return dst->backend ? find_backend(dst, choice) : -(int)dst->generation;
@@ -379,7 +461,7 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, const struct fronte
 	for (int i = 0; i < 3 && err == -EAGAIN; i++)
 		err = try_choose(ctx, key, cfg, sends, dst, choice);
 	if (!err && anything_fails())
-		choice->passed_over = take_passed_over(ctx);
+		choice->passed_over = take_passed_over(ctx, dst->backend);
 	if (!err || err == -ENOENT)
 		return err;
 	choice->plan = 0;

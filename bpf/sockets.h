@@ -152,11 +152,44 @@ struct sock {
 	int sk_err;
 } __attribute__((preserve_access_index));
 
+struct ipv6_pinfo {
+	void *opt;
+} __attribute__((preserve_access_index));
+
+struct inet_sock {
+	struct ipv6_pinfo *pinet6;
+	void *inet_opt;
+} __attribute__((preserve_access_index));
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+} __attribute__((preserve_access_index));
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 snd_una;
+	__u32 write_seq;
+	__u64 tcp_clock_cache; /* CLOCK_MONOTONIC, ns: of a socket in SYN_SENT, when it sent its last SYN */
 	_Bool is_mptcp;
 } __attribute__((preserve_access_index));
 
-/* A subflow of Multipath TCP: before 5.19 no helper tells. Kernels without Multipath TCP lack the field. */
+/* True for a socket whose packets have options (IPv4) or extension headers (IPv6) of its own, which no program rewrites. */
+static __always_inline bool sends_options(void *sk)
+{
+	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	const struct ipv6_pinfo *ipv6;
+
+	if (!tcp)
+		return false;
+	if (tcp->inet_conn.icsk_inet.inet_opt)
+		return true;
+	if (!__builtin_preserve_field_info(tcp->inet_conn.icsk_inet.pinet6, BPF_FIELD_EXISTS))
+		return false; /* a kernel without IPv6 */
+	ipv6 = tcp->inet_conn.icsk_inet.pinet6;
+	return ipv6 && ipv6->opt;
+}
+
+/* True for a subflow of Multipath TCP, for which no helper exists before 5.19. Kernels without MPTCP lack the field. */
 static __always_inline bool is_subflow(void *sk)
 {
 	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
@@ -177,7 +210,7 @@ static __always_inline struct attempt *attempt_of(void *sk)
 /*
  * With Multipath TCP the connect hook runs for a subflow, but getpeername for the socket that the application has: the
  * entry goes there too, since 5.19. A subflow is the kernel's own socket, whose release no hook sees, so it takes no place:
- * nobody would free it when no SYN is made.
+ * no hook would free it if no SYN is sent.
  */
 static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst, bool followed)
 {
@@ -204,53 +237,163 @@ static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, con
 	return stored;
 }
 
-/*
- * -EEXIST: it is stored already. The first that a socket calls is in its place, the others in its storage, where the oldest of
- * MAX_ORIG_DST is overwritten; its replies then show the backend.
- */
-static __always_inline int store_udp(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
+static __always_inline bool is_call(const struct orig_dst *kept, const struct orig_dst *dst)
 {
-	struct tcp_call *first = take_place(bpf_get_socket_cookie(ctx));
-	struct orig_dsts *stored;
-	__u32 place;
+	return is_backend(kept, dst->backend_address, dst->backend_port) && kept->port == dst->port &&
+	       same_address(kept->address, dst->address) && kept->backend == dst->backend &&
+	       kept->generation == dst->generation;
+}
 
-	if (first && (!first->dst.backend_port || is_backend(&first->dst, dst->backend_address, dst->backend_port))) {
-		if (first->dst.backend_port && first->dst.port == dst->port &&
-		    same_address(first->dst.address, dst->address))
-			return -EEXIST;
-		first->dst = *dst;
-		return 0;
-	}
-	stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!stored)
-		return -ENOMEM;
-	place = stored->next;
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_ORIG_DST; i++) {
-		struct orig_dst *known = &stored->dst[i];
+#define ANSWERS (1 << 16)
 
-		if (!is_backend(known, dst->backend_address, dst->backend_port))
-			continue;
-		if (known->port == dst->port && same_address(known->address, dst->address))
-			return -EEXIST;
-		place = i; /* another service with the same backend: its replies show the one called last */
-	}
-	if (place >= MAX_ORIG_DST)
-		place = 0;
-	stored->dst[place] = *dst;
-	if (place == stored->next)
-		stored->next = place + 1 < MAX_ORIG_DST ? place + 1 : 0;
+/* Half of an address as a scalar: a global function takes no pointer to the stack. */
+static __always_inline __u64 half_of(const __be32 *half)
+{
+	return (__u64)half[1] << 32 | half[0];
+}
+
+/* The node's name server: the peer of a question that was steered, which has no backend. */
+static __always_inline int read_server(const __be32 *called, __be32 *address, __be16 *port)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	const struct resolver *resolver;
+
+	if (!cfg)
+		return -ENOENT;
+	resolver = &cfg->resolvers[is_mapped(called) ? FAMILY_IPV4 : FAMILY_IPV6];
+	copy_address(address, resolver->server);
+	*port = resolver->server_port;
 	return 0;
 }
 
-/* call: of TCP, where it is kept. followed: until the socket ends, and so its place is freed. */
+/*
+ * Index for a call in the socket's storage. Once all MAX_ORIG_DST are used, the oldest gives way; its replies show the backend.
+ * -EEXIST: it is stored already. flags: the called port, and ANSWERS if replies of the backend show this call from now on.
+ */
+__walked_once int place_in_socket(struct bpf_sock_addr *ctx, __u32 backend, __u64 upper, __u64 lower, __u32 flags)
+{
+	const __be32 address[4] = { upper, upper >> 32, lower, lower >> 32 };
+	struct orig_dsts *stored = bpf_sk_storage_get(&udp_sent, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	const struct backend *to = bpf_map_lookup_elem(&backends, &backend);
+	__u8 answers = flags & ANSWERS ? 1 : 0;
+	__be32 peer[4];
+	__be16 port;
+	__u32 place;
+
+	if (!stored || !to)
+		return -ENOMEM;
+	copy_address(peer, to->address);
+	port = to->port;
+	if (!backend && read_server(address, peer, &port))
+		return -ENOMEM;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; answers && i < MAX_ORIG_DST && i < stored->used; i++)
+		if (is_backend(&stored->dst[i], peer, port))
+			stored->answers[i] = 0;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < MAX_ORIG_DST && i < stored->used; i++) {
+		const struct orig_dst *call = &stored->dst[i];
+
+		if (call->backend != backend || call->generation != to->generation || call->port != (__be16)flags ||
+		    !same_address(call->address, address))
+			continue;
+		stored->answers[i] = answers;
+		return -EEXIST;
+	}
+	place = stored->next;
+	if (place >= MAX_ORIG_DST)
+		place = 0;
+	stored->answers[place] = answers;
+	stored->next = place + 1 < MAX_ORIG_DST ? place + 1 : 0;
+	if (stored->used < MAX_ORIG_DST)
+		stored->used++;
+	return place;
+}
+
+/* -EEXIST: it is stored already. answers: and replies of its backend show this service. */
+static __always_inline int store_in_socket(struct bpf_sock_addr *ctx, const struct orig_dst *dst, bool answers)
+{
+	int place = place_in_socket(ctx, dst->backend, half_of(dst->address), half_of(dst->address + 2),
+				    dst->port | (answers ? ANSWERS : 0));
+	struct orig_dsts *stored;
+	__u64 index = place;
+
+	if (place < 0)
+		return place;
+	stored = bpf_sk_storage_get(&udp_sent, ctx->sk, 0, 0);
+	bound_here(index); /* else Linux 5.10 does not see that the index is the number that is compared */
+	if (!stored || index >= MAX_ORIG_DST)
+		return -ENOMEM;
+	stored->dst[index] = *dst;
+	return 0;
+}
+
+/*
+ * -EEXIST: it is stored already. The first service that a socket sends to is in its place, the others in its storage; of those
+ * that share the backend of the place, the one called last is there.
+ */
+static __always_inline int store_sent(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
+{
+	struct tcp_call *first = take_place(bpf_get_socket_cookie(ctx));
+
+	if (!first || (first->dst.backend_port && !is_backend(&first->dst, dst->backend_address, dst->backend_port)))
+		return store_in_socket(ctx, dst, true);
+	if (is_call(&first->dst, dst))
+		return -EEXIST;
+	if (first->dst.backend_port && READ_ONCE(first->dst.generation))
+		store_in_socket(ctx, &first->dst, false);
+	first->dst = *dst;
+	return 0;
+}
+
+/* One pod may have filled udp_connects, so the agent cannot take a socket without an entry for one that called no service. */
+static __always_inline void note_unknown(void)
+{
+	__u32 zero = 0;
+	__u32 *unknown = bpf_map_lookup_elem(&udp_unknown, &zero);
+
+	if (unknown)
+		WRITE_ONCE(*unknown, 1);
+}
+
+/*
+ * The service that a socket is connected to is kept where the agent can read it: in the socket's place, else in udp_connects.
+ * What it has sent to before moves to its storage; no answer to that arrives while it is connected.
+ */
+static __always_inline int store_connected(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct tcp_call *first = take_place(cookie);
+
+	if (!first) {
+		if (bpf_map_update_elem(&udp_connects, &cookie, dst, BPF_ANY))
+			note_unknown();
+		return store_in_socket(ctx, dst, true);
+	}
+	if (is_call(&first->dst, dst))
+		return -EEXIST;
+	if (first->dst.backend_port && !is_backend(&first->dst, dst->backend_address, dst->backend_port))
+		store_in_socket(ctx, &first->dst, true);
+	first->dst = *dst;
+	return 0;
+}
+
+/* A UDP socket was closed. It has a place and an entry if a place became free between two connects. */
+static __always_inline void forget_udp(__u64 cookie)
+{
+	free_place(cookie);
+	bpf_map_delete_elem(&udp_connects, &cookie);
+}
+
+/* call: of TCP, where it is kept. followed: until the socket ends, and so its place is freed. sends: without a connect. */
 static __always_inline int store_orig_dst(struct bpf_sock_addr *ctx, const struct frontend_key *key, struct orig_dst *dst,
-					  bool followed, struct tcp_call **call)
+					  bool followed, bool sends, struct tcp_call **call)
 {
 	copy_address(dst->address, key->address);
 	dst->port = key->port;
 	if (key->protocol != IPPROTO_TCP)
-		return store_udp(ctx, dst);
+		return sends ? store_sent(ctx, dst) : store_connected(ctx, dst);
 	*call = store_tcp(ctx, dst, followed);
 	return *call ? 0 : -ENOMEM;
 }
@@ -271,12 +414,12 @@ static __always_inline const struct orig_dst *find_by_backend(struct bpf_sock_ad
 	first = call_in_place(cookie);
 	if (first && is_backend(&first->dst, address, port))
 		return &first->dst;
-	stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
+	stored = bpf_sk_storage_get(&udp_sent, ctx->sk, 0, 0);
 	if (!stored)
 		return 0;
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_ORIG_DST; i++)
-		if (is_backend(&stored->dst[i], address, port))
+	for (__u32 i = 0; i < MAX_ORIG_DST && i < stored->used; i++)
+		if (stored->answers[i] && is_backend(&stored->dst[i], address, port))
 			return &stored->dst[i];
 	return 0;
 }

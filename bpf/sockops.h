@@ -5,6 +5,7 @@
 #include "count.h"
 #include "records.h"
 #include "rescue.h"
+#include "select.h"
 
 #define MIN_SYN_TIMEOUT_MS 20
 #define AF_INET 2
@@ -41,11 +42,20 @@ static __always_inline __u32 syn_timeout(const struct attempt *attempt)
 	return least > cfg->syn_timeout ? least : cfg->syn_timeout;
 }
 
-/* What came of the connect came of the first choice: no packet has gone to the backend that it was moved to. */
+/* Attribute the outcome to the first choice, if no packet was sent to the backend that the connect was moved to. */
 static __always_inline void settle(struct attempt *attempt, const struct flow_key *forward)
 {
 	if (is_unsent(attempt, forward))
 		move_back(attempt, forward);
+}
+
+/* A socket that was reset: neither it nor its peer sends any more. */
+static __always_inline bool was_reset(void *sk)
+{
+	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
+	int err = tcp ? tcp->sk_err : 0;
+
+	return err == ECONNRESET || err == EPIPE; /* EPIPE: after the peer's FIN */
 }
 
 /* The socket is gone. What it sent last may be under way: the agent deletes what no last segment does. */
@@ -67,23 +77,47 @@ static __always_inline __u8 reason_of(int err)
 	return err == ECONNREFUSED ? FAILURE_REFUSED : err == ETIMEDOUT ? FAILURE_SILENT : FAILURE_UNREACHABLE;
 }
 
+/* ns: no backend that answers takes longer. */
+static __always_inline __u64 answer_time(const struct attempt *attempt)
+{
+	__u32 cluster = attempt->cluster;
+	const __u32 *round_trip = bpf_map_lookup_elem(&round_trips, &cluster);
+	__u64 three = round_trip ? 3000ULL * *round_trip : 0;
+
+	return three > MIN_SYN_TIMEOUT_MS * NSEC_PER_MSEC ? three : MIN_SYN_TIMEOUT_MS * NSEC_PER_MSEC;
+}
+
 /*
- * A connect that ended without an error was given up by the application: that says nothing about the backend. Returns
- * enum failure_reason, 0 for such a one.
+ * The application gave up: its time-out may be shorter than the SYN's. What it waited for the backend's answer counts as
+ * silence where it was long enough. Where it was not, nothing is known, and the trial of the backend that this may have been
+ * ends by its own time-out: with the next caller's it would come to the same.
+ */
+static __always_inline void gave_up(struct attempt *attempt, const struct tcp_sock *tcp)
+{
+	if (tcp && (__s64)(bpf_ktime_get_ns() - tcp->tcp_clock_cache) >= (__s64)answer_time(attempt))
+		count_failure(attempt, FAILURE_SILENT, true);
+}
+
+/*
+ * Returns enum failure_reason; 0 for a connect that ended without an error: the application aborted it. An ICMP error that
+ * no program on the caller's interface has seen may be a denial: ICMPv6 has an errno for that alone; IPv4 maps it to the
+ * errno of a missing route, which counts for the caller only.
  */
 static __always_inline __u8 closed(struct attempt *attempt, void *sk)
 {
 	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
 	int err = tcp ? tcp->sk_err : 0;
 
-	if (err) {
-		count_failure(attempt, reason_of(err));
-		count_outcome(attempt, VERDICT_FAILED);
-		return reason_of(err);
+	if (!err) {
+		gave_up(attempt, bpf_skc_to_tcp_sock(sk));
+		return 0;
 	}
-	if (anything_fails())
-		bpf_map_delete_elem(&trials, &attempt->backend);
-	return 0;
+	if (err != EACCES)
+		count_failure(attempt, reason_of(err), reason_of(err) != FAILURE_UNREACHABLE);
+	else
+		end_trial(attempt);
+	count_outcome(attempt, VERDICT_FAILED);
+	return reason_of(err);
 }
 
 /* One load at a fixed offset, which clang cannot merge with another: the verifier refuses a moved pointer to ctx. */
@@ -142,7 +176,8 @@ static __always_inline __u8 verdict_of(const struct attempt *attempt, __u32 stat
 static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, const struct attempt *attempt,
 						   const struct tcp_call *call, __u32 state, const struct traffic *bytes)
 {
-	__u32 asked = attempt->passed_over ? attempt->passed_over : attempt->tried[0], answered = attempt->backend;
+	__u32 passed_over = attempt->passed_over & ~FOR_CALLER, answered = attempt->backend;
+	__u32 asked = passed_over ? passed_over : attempt->tried[0];
 	struct flow_record *record;
 	struct flow_key key = {};
 	const struct backend *backend;
@@ -165,6 +200,7 @@ static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, con
 		copy_address(record->called, call->dst.address);
 		record->called_port = call->dst.port;
 	}
+	record->for_caller = attempt->passed_over & FOR_CALLER ? 1 : 0;
 	write_asked(record, asked);
 	if (!record->asked_port && !attempt->passed_over) {
 		copy_address(record->asked, key.peer);
@@ -242,7 +278,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 	if (!is_of_these_maps(attempt)) {
 		if (op == BPF_SOCK_OPS_STATE_CB && to == BPF_TCP_CLOSE && attempt->moved) {
 			flow_of(ctx, &key); /* flows is carried over */
-			close_flow(&key, from == BPF_TCP_SYN_SENT);
+			close_flow(&key, from == BPF_TCP_SYN_SENT || was_reset(sk));
 		}
 		if (op == BPF_SOCK_OPS_STATE_CB && to == BPF_TCP_CLOSE)
 			free_place(cookie);
@@ -265,11 +301,11 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		attempt->unsent = 0;
 		bpf_sock_ops_cb_flags_set(ctx, READ_CTX(ctx, bpf_sock_ops_cb_flags) | FOLLOWED);
 		if (anything_moved())
-			forget_flow(&key); /* a port that is used again: what was left of its last connection goes */
+			forget_flow(&key); /* a reused port: forget its last connection */
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
 		if (READ_CTX(ctx, state) == BPF_TCP_SYN_SENT) {
 			flow_of(ctx, &key);
-			rescue_silent(attempt, &key);
+			rescue_silent(attempt, &key, sk);
 		}
 	} else if (from == BPF_TCP_SYN_SENT && to == BPF_TCP_ESTABLISHED) {
 		if (attempt->moved) {
@@ -278,19 +314,23 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		}
 		learn_round_trip(attempt->cluster, READ_CTX(ctx, srtt_us) >> 3);
 		count_success(attempt);
-		if (attempt->backend != attempt->tried[0])
+		if (attempt->backend != attempt->tried[0]) {
 			count_outcome(attempt, VERDICT_RESCUED);
+			move_affinity(attempt);
+			record_failure(attempt);
+		}
 		record(ctx, call, STATE_CONNECTED, 0);
 	} else if (to == BPF_TCP_CLOSE) {
 		if (attempt->moved) {
 			flow_of(ctx, &key);
 			if (from == BPF_TCP_SYN_SENT)
 				settle(attempt, &key);
-			close_flow(&key, from == BPF_TCP_SYN_SENT);
+			close_flow(&key, from == BPF_TCP_SYN_SENT || was_reset(sk));
 		}
 		if (from == BPF_TCP_SYN_SENT) {
 			__u32 reason = closed(attempt, sk);
 
+			record_failure(attempt);
 			record(ctx, call, reason ? STATE_FAILED | reason << 8 : STATE_GIVEN_UP, 0);
 		} else {
 			read_traffic(ctx, sk, from, &bytes);
@@ -302,9 +342,9 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 }
 
 /*
- * A socket is closed whose connect made no SYN: the caller had no route to the backend, or no address or port towards it, and
- * no other hook has seen that. The call failed, and nothing is known of the backend. In SYN_SENT it was to have a SYN with the
- * first data (TCP_FASTOPEN_CONNECT): nobody failed.
+ * A socket is closed whose connect sent no SYN: the caller had no route to the backend, or no address or port towards it, and
+ * no other hook has seen that. The call failed, and nothing is known of the backend. A socket in SYN_SENT would have sent its
+ * SYN with the first data (TCP_FASTOPEN_CONNECT): that is no failure.
  */
 static __always_inline void released(struct bpf_sock *sk)
 {
@@ -314,8 +354,8 @@ static __always_inline void released(struct bpf_sock *sk)
 	if (!attempt || (sk->state != BPF_TCP_CLOSE && !attempt->unsent))
 		return;
 	if (attempt->unsent && is_of_these_maps(attempt)) {
-		if (anything_fails() && sk->state != BPF_TCP_LISTEN) /* a listener connected long ago: the trial may be another's */
-			bpf_map_delete_elem(&trials, &attempt->backend); /* another call may try it */
+		if (sk->state != BPF_TCP_LISTEN) /* a listener connected long ago: the trial may be another's */
+			end_trial(attempt);
 		if (sk->state != BPF_TCP_SYN_SENT)
 			count_outcome(attempt, VERDICT_FAILED);
 	}
