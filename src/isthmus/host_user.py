@@ -40,9 +40,9 @@ def refusal() -> str:
     if HOST_USER == 0:
         return ""  # in /run, where root alone makes directories
     try:
-        found = RUN.lstat()
+        status = RUN.lstat()
     except FileNotFoundError:
         return ""
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return ""
     return f"{RUN} is for your labs, but is not a directory that you alone may write: have it removed"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -30,6 +31,11 @@ STEADY: Final = 1.0
 LIST_BATCH: Final = 128
 """Objects of a list that are read in one turn of the loop, and rows written: half a ms for Services and EndpointSlices,
 and fewer than the units that are computed in that turn, so that nothing piles up."""
+
+FIRST_PART: Final = 8
+"""Objects of a list that are read in the first turn."""
+TURN: Final = 0.01
+"""Seconds for which a part of a list may keep everything else waiting: of larger objects fewer are read in a turn."""
 
 log = logs.get("reflector")
 
@@ -55,6 +61,13 @@ class Event(NamedTuple, Generic[T]):
 
     key: str
     item: T | None
+
+
+class Unreadable(NamedTuple):
+    """Stands for an item that is there and cannot be decoded, in stores that are asked for such."""
+
+    why: str
+    uid: str = ""
 
 
 class Batch(NamedTuple, Generic[T]):
@@ -108,16 +121,31 @@ class State(Struct, frozen=True, gc=False):
 
 
 async def in_turns(items: Mapping[K, T]) -> AsyncIterator[Sequence[tuple[K, T]]]:
-    """What a sink takes in, in parts: each in a turn of the loop of its own. Nothing is one part."""
-    left = iter(items.items())
-    yield tuple(islice(left, LIST_BATCH))
-    while part := tuple(islice(left, LIST_BATCH)):
-        await asyncio.sleep(0)
+    """What a sink takes in, in parts: each in a turn of the loop of its own. Nothing is one part.
+
+    The first parts are small, and later ones as large as objects are fast to take in: a route takes as long as hundreds
+    of Services.
+    """
+    left, size = iter(items.items()), FIRST_PART
+    part = tuple(islice(left, size))
+    while True:
+        began = time.perf_counter()
         yield part
+        took = time.perf_counter() - began
+        if took > TURN:
+            size = max(1, size // 2)
+        elif took < TURN / 4:
+            size = min(LIST_BATCH, size * 2)
+        if not (part := tuple(islice(left, size))):
+            return
+        await asyncio.sleep(0)
 
 
 class Reflector(Generic[T]):
-    """Copies one store into one sink. :meth:`run` never returns and never raises but for a bug or cancellation."""
+    """Copies one store into one sink. :meth:`run` never returns and raises for a bug or cancellation alone.
+
+    Started again after a bug, it lists: what the sink has taken in by then is of no matter.
+    """
 
     def __init__(
         self,
@@ -159,13 +187,16 @@ class Reflector(Generic[T]):
                     self._take(batch)
                     revision = batch.revision
                 attempt = 0 if _now() - started >= STEADY else attempt + 1
-            except Expired as why:
+            except Expired as error:
                 attempt = 0 if self._worked_for(self._max_delay) else attempt + 1
                 revision = None
-                log.info("listing again", store=self.name, why=str(why))
-            except Transient as why:
+                log.info("listing again", store=self.name, why=str(error))
+            except Transient as error:
                 attempt = 1 if self._worked_for(STEADY) else attempt + 1
-                self._failed(str(why), attempt)
+                self._failed(str(error), attempt)
+            except Exception as bug:
+                self._failed(f"{type(bug).__name__}: {bug}", attempt)
+                raise
             if attempt:
                 await asyncio.sleep(self._delay(attempt))
 
@@ -181,11 +212,11 @@ class Reflector(Generic[T]):
         """Whether this round received something and then went on for so long."""
         return self._working_since is not None and _now() - self._working_since >= seconds
 
-    def _failed(self, why: str, attempt: int) -> None:
+    def _failed(self, reason: str, attempt: int) -> None:
         """Log a failure as a warning once; its repetitions at debug level."""
-        repeated = why == self.state.last_failure and not self.state.connected
-        (log.debug if repeated else log.warning)("store unavailable", store=self.name, why=why, attempt=attempt)
-        self._set_state(connected=False, failures=self.state.failures + 1, last_failure=why)
+        repeated = reason == self.state.last_failure and not self.state.connected
+        (log.debug if repeated else log.warning)("store unavailable", store=self.name, why=reason, attempt=attempt)
+        self._set_state(connected=False, failures=self.state.failures + 1, last_failure=reason)
 
     async def _list(self) -> str:
         listing = await self._store.list()
@@ -196,8 +227,8 @@ class Reflector(Generic[T]):
 
     def _delay(self, attempt: int) -> float:
         """Seconds: doubling, capped, between half and the whole of it so that many do not come back at once."""
-        delay = min(self._max_delay, self._first_delay * 2.0 ** min(attempt - 1, 30))
-        return float(delay * (0.5 + self._jitter() / 2))
+        delay: float = min(self._max_delay, self._first_delay * 2.0 ** min(attempt - 1, 30))
+        return delay * (0.5 + self._jitter() / 2)
 
     def _set_state(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)

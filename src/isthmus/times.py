@@ -1,4 +1,7 @@
-"""Times as objects and records have them: RFC 3339, UTC, in whole seconds or, in Leases, in microseconds."""
+"""Times written as objects and records have them: RFC 3339, UTC, in whole seconds or, in Leases, in microseconds.
+
+``bounds.timestamp`` reads them. ``isoformat`` and not ``strftime``, which writes the year 999 with three digits.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,14 @@ from datetime import UTC, datetime
 
 
 def timestamp(when: datetime | None = None) -> str:
-    """A time, now where none is given, as ``metav1.Time``."""
-    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse(text: str) -> datetime:
-    """A time of an object or a record in UTC, which it is in where it names no zone; ValueError where it is none."""
-    try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except OverflowError:  # in UTC its year would be 0 or 10000
-        raise ValueError(f"{text!r} is out of range") from None
+    """A time, or now, as ``metav1.Time``."""
+    return _utc(when).isoformat(timespec="seconds") + "Z"
 
 
 def micro_timestamp(when: datetime | None = None) -> str:
-    """A time, now where none is given, as ``metav1.MicroTime``."""
-    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """A time, or now, as ``metav1.MicroTime``."""
+    return _utc(when).isoformat(timespec="microseconds") + "Z"
+
+
+def _utc(when: datetime | None) -> datetime:
+    return (when or datetime.now(UTC)).astimezone(UTC).replace(tzinfo=None)

@@ -30,8 +30,8 @@ WHOLE_PACKET: Final = 0xFFFFFFFF
 
 def indexes(names: Sequence[str]) -> frozenset[int]:
     """The interfaces of these names that there are; ``auto``: those with a default route, of any family and table."""
-    found = {link.ifindex for link in rtnetlink.links() if link.name in names}
-    return frozenset(found | (rtnetlink.default_route_interfaces() if AUTO in names else set()))
+    devices = {link.ifindex for link in rtnetlink.links() if link.name in names}
+    return frozenset(devices | (rtnetlink.default_route_interfaces() if AUTO in names else set()))
 
 
 def drop_from(sock: socket.socket, interfaces: Iterable[int]) -> None:
@@ -46,11 +46,11 @@ async def keep(sockets: Sequence[socket.socket], names: Sequence[str], *, refres
     """Keep the filters as the routes are, for ever."""
     applied: frozenset[int] | None = None
     while True:
-        found = indexes(names)
-        if found != applied:
+        devices = indexes(names)
+        if devices != applied:
             for sock in sockets:
-                drop_from(sock, found)
-            applied = found
+                drop_from(sock, devices)
+            applied = devices
         await asyncio.sleep(refresh)
 
 

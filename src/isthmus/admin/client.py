@@ -1,6 +1,6 @@
 """A table of another process as a store for the reflector.
 
-List and watch are one request: the list is its first line, and the watch goes on reading where the list ended, so
+List and watch are one request: the list is its first line, and the watch continues after it, so
 nothing can be missed between them. Whatever breaks that one stream means: list again.
 """
 
@@ -34,7 +34,7 @@ class TableStore(Generic[R]):
         return f"<TableStore {self._table} at {self._socket}>"
 
     async def list(self) -> Listing[R]:
-        """Every row, once the process has them all; partial where it does not get them all in its time."""
+        """Return every row when the process has a complete table, or a partial list after its time-out."""
         await self.close()
         stream = _Stream(self._socket, self._table)
         try:
@@ -50,7 +50,7 @@ class TableStore(Generic[R]):
         return Listing(items, _revision(listing), partial=not listing.complete)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[R]]:
-        """What changed after the list of this revision, on the connection that gave it."""
+        """Yield the changes after the list of this revision, on the connection that returned it."""
         stream, self._stream = self._stream, None
         if stream is None:
             raise Expired(f"the watch of '{self._table}' has ended")

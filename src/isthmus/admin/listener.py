@@ -14,29 +14,29 @@ LONGEST = 107
 
 def listen(path: Path) -> socket.socket:
     """A listening socket at a path, mode 0600; ConfigError where it cannot be made."""
-    beside = path.with_name(path.name + "~")
-    if len(os.fsencode(beside)) > LONGEST:
+    temporary = path.with_name(path.name + "~")
+    if len(os.fsencode(temporary)) > LONGEST:
         raise ConfigError(f"admin.socket = '{path}': longer than the {LONGEST - 1} bytes a socket's path may have")
     if answers(path):
         raise ConfigError(f"admin.socket = '{path}': another process serves there; stop it or choose another path")
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside.unlink(missing_ok=True)
-        found.bind(str(beside))
-        beside.chmod(0o600)  # no client can have connected before: it listens from the next line on
-        found.listen(128)
-        beside.rename(path)
+        temporary.unlink(missing_ok=True)
+        listener.bind(str(temporary))
+        temporary.chmod(0o600)  # no client can have connected before: it listens from the next line on
+        listener.listen(128)
+        temporary.rename(path)
     except OSError as error:
-        found.close()
+        listener.close()
         where = f" ({error.filename})" if error.filename else ""
         raise ConfigError(f"admin.socket = '{path}': {error.strerror}{where}") from None
-    found.setblocking(False)
-    return found
+    listener.setblocking(False)
+    return listener
 
 
 def answers(path: Path) -> bool:
-    """Whether a living process listens there."""
+    """True if a living process listens at the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

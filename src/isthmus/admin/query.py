@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import socket
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from isthmus.admin.protocol import VERSION, Failure, FeedLine, Line, Listing
+from isthmus.admin.protocol import VERSION, Failure, FeedLine, Line, Listing, TableLine
 
 Dial = Callable[[float], socket.socket]
 """A new connection to an admin socket, with a timeout in seconds for each of its operations."""
+
+# Decoders exist before any thread: msgspec 0.22 crashes if two threads meet a type for the first time at once.
+_LINE: Final = msgspec.json.Decoder(Line[Any])
+_TABLE_LINE: Final = msgspec.json.Decoder(TableLine[Any])
+_FEED_LINE: Final = msgspec.json.Decoder(FeedLine[Any])
+_LISTING: Final = msgspec.json.Decoder(Listing[Any])
+_FAILURE: Final = msgspec.json.Decoder(Failure)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_ROWS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class QueryError(Exception):
@@ -64,25 +74,38 @@ class Socket:
             self._kept.close()
             self._kept = None
 
-    def status(self) -> dict[str, Any]:
-        """What the process reports of itself."""
-        with self._get("status") as response:
-            found: dict[str, Any] = msgspec.json.decode(response.read())
-        return found
+    def clone(self) -> Socket:
+        """Return the same process's socket for another thread: a kept connection serves one question at a time."""
+        if not self._keep:
+            return Socket(self.path, timeout=self._timeout)
+        dial = copy.copy(self._dial)
+        return Socket(self.path, timeout=self._timeout, dial=dial, ended=getattr(dial, "ended", str))
+
+    @property
+    def dials(self) -> bool:
+        """``True`` if a connection is expensive and kept for the next question."""
+        return self._keep
+
+    def status(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return the process's report. ``timeout``: seconds to wait, if other than for other questions.
+
+        A connection that is expensive to dial has the usual time.
+        """
+        with self._get("status", timeout=None if self._keep else timeout) as response:
+            return _OBJECT.decode(response.read())
 
     def tables(self) -> dict[str, Any]:
         """The names of its tables, with their numbers."""
         with self._get("tables") as response:
-            found: dict[str, Any] = msgspec.json.decode(response.read())["tables"]
-        return found
+            return msgspec.convert(_OBJECT.decode(response.read()).get("tables"), dict[str, Any])
 
     def table(self, name: str, *, wait: float = 0.0, under: str = "") -> Listing[Any]:
-        """Every row of a table as JSON has it, complete or not after so many seconds.
+        """Return every row of a table as JSON objects, complete or not after ``wait`` seconds.
 
-        ``under`` leaves out what is not below it (``demo/``), where the process has the rows in that order.
+        ``under`` selects rows by a prefix (``demo/``) in tables that the process orders by namespace.
         """
         with self._get(f"tables/{quote(name, safe='')}", wait=wait, under=under) as response:
-            return msgspec.json.decode(response.read(), type=Listing[Any])
+            return _LISTING.decode(response.read())
 
     def follow(self, name: str) -> Generator[Line[Any], None, None]:
         """The table as a first line, then its changes, until the process ends or this is closed."""
@@ -90,42 +113,63 @@ class Socket:
             self._without_timeout(response)
             try:
                 while text := response.readline():
-                    yield msgspec.json.decode(text, type=Line[Any])
+                    yield _LINE.decode(text)
             except (OSError, http.client.HTTPException, msgspec.DecodeError):
                 return  # the process went in the middle of a line: the same as its end
 
-    def feed(self, name: str, *, last: int = 0, follow: bool = False) -> Generator[FeedLine[Any], None, None]:
-        """The newest rows of a feed as a first line; then, if it is followed, what comes, until the process ends."""
-        with self._get(f"feeds/{quote(name, safe='')}", last=last, **({"follow": 1} if follow else {})) as response:
+    def watch(self, names: Sequence[str]) -> Generator[TableLine[Any], None, None]:
+        """Several tables on one connection: a list of each, then changes, until the process ends."""
+        with self._get("watch", table=[*names]) as response:
             self._without_timeout(response)
             try:
                 while text := response.readline():
-                    yield msgspec.json.decode(text, type=FeedLine[Any])
+                    yield _TABLE_LINE.decode(text)
+            except (OSError, http.client.HTTPException, msgspec.DecodeError):
+                return  # the process went in the middle of a line: the same as its end
+
+    def counters(self, name: str) -> list[dict[str, Any]]:
+        """Growing numbers of the process, as of now."""
+        with self._get(f"counters/{quote(name, safe='')}") as response:
+            return _ROWS.decode(response.read())
+
+    def feed(self, name: str, *, last: int = 0, follow: bool = False) -> Generator[FeedLine[Any], None, None]:
+        """Yield the newest rows of a feed as a first line, then, if followed, later rows until the process ends."""
+        with self._get(f"feeds/{quote(name, safe='')}", last=last, **({"follow": 1} if follow else {})) as response:
+            if not follow:  # one line: half of it is no answer, since without rows it would read as "nothing happened"
+                yield _FEED_LINE.decode(response.readline())
+                return
+            self._without_timeout(response)
+            try:
+                while text := response.readline():
+                    yield _FEED_LINE.decode(text)
             except (OSError, http.client.HTTPException, msgspec.DecodeError):
                 return  # the process went in the middle of a line: the same as its end
 
     @contextmanager
-    def _get(self, path: str, **query: float | str) -> Iterator[http.client.HTTPResponse]:
-        connection, self._kept = self._kept or _Connection(self._dial, timeout=self._timeout), None
+    def _get(
+        self, path: str, *, timeout: float | None = None, **query: float | str | list[str]
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection, self._kept = self._kept or _Connection(self._dial, timeout=timeout or self._timeout), None
         try:
             headers = {"Connection": "keep-alive" if self._keep else "close"}
-            try:
-                connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers=headers)
-                response = connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:
-                raise Unreachable(self._ended() or _why(self.path, error)) from None
+            connection.request("GET", f"/{VERSION}/{path}?{urlencode(query, doseq=True)}", headers=headers)
+            response = connection.getresponse()
             if response.status != 200:
                 raise self._refusal(response)
             yield response
             if self._keep and response.isclosed():  # read to its end: the connection is free
                 self._kept = connection
+        except (OSError, http.client.HTTPException) as error:  # in the middle of the answer, too
+            raise Unreachable(self._ended() or _why(self.path, error)) from None
+        except msgspec.MsgspecError as error:
+            raise QueryError(f"{self.path}: the answer cannot be read: {error}") from None
         finally:
             if self._kept is not connection:
                 connection.close()
 
     def _refusal(self, response: http.client.HTTPResponse) -> QueryError:
         try:
-            failure = msgspec.json.decode(response.read(), type=Failure)
+            failure = _FAILURE.decode(response.read())
         except msgspec.DecodeError:
             failure = Failure(error=f"{self.path}: HTTP {response.status}")
         if response.status == 404:
@@ -168,6 +212,8 @@ def _why(path: Path, error: Exception) -> str:
             return f"the process that served {path} has ended: start it again"
         case PermissionError():
             return f"{path} is its owner's only: run this command as that user (sudo)"
+        case http.client.IncompleteRead():
+            return f"{path}: the process ended in the middle of its answer"
         case TimeoutError():
             return f"{path}: no answer in time: the process is busy or stopped"
         case _:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +29,10 @@ def group() -> None:
 def maps(
     only: tuple[str, ...], form: str, mask_ids: bool, pin: str | None, cluster: str | None, lab: str | None
 ) -> None:
-    """Every entry of our maps, or of the maps named, with names beside numbers."""
+    """Every entry of our maps, or of the maps named, with names beside numbers.
+
+    Example: isthmus bpf maps plans backends --cluster c3
+    """
     from isthmus import datapath
     from isthmus.datapath import view
 
@@ -37,8 +43,8 @@ def maps(
         )
     try:
         opened = datapath.open_maps(where)
-    except datapath.DatapathError as why:
-        raise click.ClickException(str(why)) from None
+    except datapath.DatapathError as error:
+        raise click.ClickException(str(error)) from None
     try:
         dumped = view.dump(opened, masked=mask_ids)
     finally:
@@ -50,6 +56,51 @@ def maps(
         output.json(chosen)
     else:
         _print(chosen)
+
+
+@group.command()
+@click.option(
+    "--pin", metavar="DIR", default=DatapathSection().pin, show_default=True, help="Where the maps are pinned."
+)
+@click.option("--everything", is_flag=True, help="Addresses of the name server, and files in /run and /var/lib, too.")
+@click.option("--root", default="/", type=click.Path(path_type=Path), help="The node's root, as it is mounted here.")
+def remove(pin: str, everything: bool, root: Path) -> None:
+    """Detach our programs from this node and unpin its maps: calls by clusterset name end here. Stop the agent first.
+
+    Example: isthmus bpf remove --everything
+    """
+    from isthmus import datapath
+
+    try:
+        datapath.remove(pin)
+    except (datapath.DatapathError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    output.line(f"{pin}: no program is attached, no map is pinned")
+    if everything:
+        _remove_addresses()
+        for place in ("run/isthmus", "var/lib/isthmus"):
+            _remove_folder(root / place)
+
+
+def _remove_addresses() -> None:
+    """Remove the addresses that deploy/agent gives ``lo``; one that is not there is fine."""
+    from isthmus.installation.plan import LINK_LOCAL
+
+    for address in LINK_LOCAL.values():
+        prefix = 128 if ":" in address else 32
+        command = ["ip", "address", "del", f"{address}/{prefix}", "dev", "lo"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        output.line(f"{address}: {'removed from lo' if not done.returncode else 'not on lo'}")
+
+
+def _remove_folder(place: Path) -> None:
+    if not place.is_dir():
+        return
+    try:
+        shutil.rmtree(place)
+    except OSError as error:
+        raise click.ClickException(f"{place}: {error.strerror}: {error.filename}") from None
+    output.line(f"{place}: removed")
 
 
 def _print(maps: Mapping[str, list[dict[str, Any]]]) -> None:

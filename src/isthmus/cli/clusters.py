@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import draining, groups, joining, output, sockets, trusting
+from isthmus.cli import draining, groups, joining, output, rotating, sockets, trusting
 
 LOOK_EVERY: Final = 0.5
 
@@ -22,7 +22,7 @@ def group() -> None:
 
 
 for command in (
-    joining.certs, joining.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave,
+    joining.certs, rotating.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave,
     trusting.distrust, trusting.trust, draining.drain_cluster, draining.undrain_cluster,
 ):  # fmt: skip
     group.add_command(command)
@@ -33,7 +33,10 @@ for command in (
 @click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait until all are ready, at most so long.")
 @sockets.options
 def status(form: str, wait: float, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """State of each other cluster in each process. Exits with 1 when one is not ready."""
+    """State of each other cluster in each process. Exits with 1 when one is not ready.
+
+    Example: isthmus clusters status --context c1
+    """
     until = time.monotonic() + wait
     asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
     while not (report := _ask(asked))["ready"] and time.monotonic() < until:
@@ -54,8 +57,8 @@ def _ask(asked: Sequence[Socket]) -> dict[str, Any]:
             clusters = _clusters(each)
         except NoTable:
             continue
-        except QueryError as why:
-            missing.append(str(why))
+        except QueryError as error:
+            missing.append(str(error))
             continue
         ready = all(peer["ready"] for peer in clusters)
         processes[each.path.stem] = {"ready": ready, "clusters": clusters}
@@ -70,6 +73,7 @@ def _clusters(socket: Socket) -> list[dict[str, Any]]:
         "services": _rows(socket, tables, ("endpoint_sets", "copies_services")),
         "exports": _rows(socket, tables, ("exports", "copies_serviceexports")),
         "draining": _rows(socket, tables, ("draining",)),
+        "refused": _rows(socket, tables, ("refused_gateways",)),
     }
     return [_peer(row, counted) for row in sorted(rows, key=lambda row: str(row["name"]))]
 
@@ -85,17 +89,20 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
     own = {
         kind: None if rows is None else [each for each in rows if _is_from_peer(each, row["name"])]
         for kind, rows in counted.items()
-        if kind != "draining"
+        if kind not in ("draining", "refused")
     }
+    refused = [each for each in counted["refused"] or () if each["cluster"] == row["name"]]
     services, exports = own["services"], own["exports"]
     return {
         "name": row["name"],
-        "ready": row["state"] == "ready" and not row.get("file_problem"),
+        "ready": row["state"] == "ready"
+        and not (row.get("file_problem") or row.get("failing") or _uncallable(refused)),
         "connected": row["connected"],
         "state": row["state"],
         "since": row["since"],
         "status": row["reason"],
         "file-problem": row.get("file_problem", ""),
+        "failing": row.get("failing", ""),
         "endpoints": row["endpoints"],
         "config": {
             "retrieved": bool(row["id"]),
@@ -112,6 +119,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
         "num-shared-services": None if services is None else len(services),
         "num-endpoints": _endpoints(services),
         "num-service-exports": None if exports is None else len(exports),
+        "refused-gateways": {each["address"]: each["message"] for each in refused},
         "certificate-ends": row.get("certificate_ends", ""),
         "num-dropped": row["dropped"],
         "dropped-example": row["dropped_example"],
@@ -121,25 +129,36 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
     }
 
 
+def _refused(peer: Mapping[str, Any]) -> str:
+    """A sentence about the gateways of a peer that are not dialed; empty if there are none."""
+    found = [f"{address} ({why})" for address, why in sorted(peer["refused-gateways"].items())]
+    return f"of its gateways refused: {', '.join(found)}" if found else ""
+
+
+def _uncallable(refused: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a peer has no gateway but refused ones."""
+    return any(each.get("all_refused") for each in refused)
+
+
 def _about(draining: Mapping[str, Any], cluster: str) -> bool:
-    """Whether a drain is of a cluster, or of a part of it."""
+    """True if a cluster drains or is drained."""
     return cluster in (draining["by"], draining["drain"]["target"])
 
 
 def _drain(draining: Mapping[str, Any]) -> str:
-    drain, left = draining["drain"], f", {draining['left']}% left" if draining["left"] else ""
-    return f"{drain['kind'].lower()} {drain['target']} ({drain.get('reason', '')} in {draining['by']}{left})"
+    drain, remaining = draining["drain"], f", {draining['left']}% left" if draining["left"] else ""
+    return f"{drain['kind'].lower()} {drain['target']} ({drain.get('reason', '')} in {draining['by']}{remaining})"
 
 
 def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
-    """How many there are; None where it is not known: a mirror does not look into what it copies."""
+    """Count endpoints; ``None`` if unknown, since a mirror does not decode the records that it copies."""
     if services is None or any("endpoints" not in each for each in services):
         return None
     return sum(len(each["endpoints"]) for each in services)
 
 
 def _is_from_peer(row: Mapping[str, Any], cluster: str) -> bool:
-    """Whether a row came from a peer and has not lapsed."""
+    """True if a row is from a peer and has not lapsed."""
     return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset" and not row.get("lapsed"))
 
 
@@ -167,5 +186,6 @@ def _line(peer: Mapping[str, Any]) -> list[str]:
         *("-" if peer[number] is None else str(peer[number]) for number in numbers),
         peer["last-failure"] or "never",
         ", ".join(peer["drains"]) or "-",
-        output.sentences(peer["status"], peer["file-problem"]) or peer["dropped-example"],
+        output.sentences(peer["status"], peer["file-problem"], peer["failing"], _refused(peer))
+        or peer["dropped-example"],
     ]

@@ -1,15 +1,16 @@
-"""What people see of a row: columns for the tables we know, and something sensible for any other. Pure.
+"""Columns of rows for people: chosen ones for the tables we know, and sensible ones for any other. Pure.
 
-Rows are as JSON has them. A name is that of the import where the row belongs to one: no person types ``derived-…``.
+Rows are decoded JSON. A row of an import shows the import's name, since people do not type ``derived-…``.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from isthmus.bounds import since_epoch
 from isthmus.model.balancing import SCOPES
 from isthmus.model.hosts import joined
 from isthmus.times import timestamp
@@ -17,7 +18,7 @@ from isthmus.times import timestamp
 Row = Mapping[str, Any]
 
 SHOWN: Final = 3
-"""How many parts of a list a narrow column has room for."""
+"""Items of a list for which a narrow column has room."""
 
 
 class Column(NamedTuple):
@@ -26,6 +27,18 @@ class Column(NamedTuple):
     head: str
     text: Callable[[Row], str]
     wide: bool = False
+
+
+UNREADABLE: Final = "?"
+"""Text of a cell whose field another version does not have, or writes differently: it costs that cell."""
+
+
+def cell(column: Column, row: Row) -> str:
+    """Return the text of a column for a row."""
+    try:
+        return column.text(row)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return UNREADABLE
 
 
 ALIASES: Final = {
@@ -50,34 +63,37 @@ CLUSTER_SCOPED: Final = {
     "xds_refused",
     "xds_served",
     "route_refusals",
+    "envoy_checks",
     "gateway_checks",
+    "refused_gateways",
     "trust_bundles",
 }
-OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
+OWN_NAME: Final = {"faults", "services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
 
 def table_name(typed: str) -> str:
-    """The table that is meant: by an alias, in the singular, or by its name."""
+    """Resolve a table's name, which may be an alias or in the singular."""
     name = typed.lower().replace("-", "_")
     name = ALIASES.get(name, name)
     return f"{name}s" if f"{name}s" in COLUMNS else name
 
 
 def names(row: Row) -> list[str]:
-    """What a row can be asked for by: first what people call it. ``namespace/name``, or a bare name."""
+    """Return the names that select a row, the one that users know first: ``namespace/name``, or a bare name."""
     key = row.get("key")
     inner = key if isinstance(key, Mapping) else {}
-    found = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
-    found.append((row.get("drain") or {}).get("target"))
-    if not any(found) and isinstance(key, Sequence):
-        found = [key if isinstance(key, str) else " ".join(map(str, key))]
-    return list(dict.fromkeys(name for name in found if name))
+    names = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
+    names.append((row.get("route") or ("", ""))[1])
+    names.append((row.get("drain") or {}).get("target"))
+    if not any(names) and isinstance(key, Sequence):
+        names = [key if isinstance(key, str) else " ".join(map(str, key))]
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def title(table: str, row: Row) -> str:
-    """What stands under NAME."""
-    name: str = row["name"] if table in OWN_NAME else next(iter(names(row)), "")
+    """Return a row's cell in the column NAME."""
+    name: str = row.get("name", "") if table in OWN_NAME else next(iter(names(row)), "")
     return name.partition("/")[2] or name
 
 
@@ -144,8 +160,8 @@ def _frontend(key: Row) -> str:
 
 
 def _rule(rule: Row) -> str:
-    called = f"{rule['port'] or '*'}/{rule['protocol']}" + (f" {rule['port_name']}" if rule.get("port_name") else "")
-    return f"{called} to {' '.join(joined(each['address'], each['port']) for each in rule['targets'])}"
+    matched = f"{rule['port'] or '*'}/{rule['protocol']}" + (f" {rule['port_name']}" if rule.get("port_name") else "")
+    return f"{matched} to {' '.join(joined(each['address'], each['port']) for each in rule['targets'])}"
 
 
 def _listener(row: Row) -> str:
@@ -158,13 +174,13 @@ def _labels(row: Row) -> str:
 
 def _tier(tier: Row) -> str:
     """``c1=9 c2=1 (at least 2)``."""
-    wanted = f"{tier['min_percent']}%" if tier["min_percent"] else str(tier["min_healthy"])
+    minimum = f"{tier['min_percent']}%" if tier["min_percent"] else str(tier["min_healthy"])
     shares = [
         (each["cluster"] or "/".join(filter(None, (each["region"], each["zone"], _labels(each)))))
         + ("" if each["weight"] is None else f"={each['weight']}")
         for each in tier["shares"]
     ]
-    return _some(shares) + (f" (at least {wanted})" if wanted != "1" else "")
+    return _some(shares) + (f" (at least {minimum})" if minimum != "1" else "")
 
 
 def _check(row: Row) -> str:
@@ -191,7 +207,7 @@ def _cluster_of(target: Row) -> str:
 
 
 def _targets(row: Row) -> str:
-    """How many targets each cluster has: ``c2:1 c3:2``; groups of a lower tier stand after a bar."""
+    """Count targets by cluster: ``c2:1 c3:2``; a bar separates the tiers."""
     tiers = sorted({group["tier"] for group in row["groups"]})
     counts = [
         Counter(_cluster_of(target) for group in row["groups"] if group["tier"] == tier for target in group["targets"])
@@ -216,10 +232,20 @@ def _condition(row: Row) -> str:
     return CONDITIONS[row["condition"]] + (", dead" if dead else ", lapsed" if lapsed else "")
 
 
+def _unix_time(row: Row) -> str:
+    """The Unix time ``since`` of a row as RFC 3339; empty if it has none."""
+    return timestamp(since_epoch(row["since"])) if row["since"] else ""
+
+
 def _conditions(row: Row) -> str:
     counts = Counter(CONDITIONS[each["condition"]] for each in row["endpoints"])
     text = ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
     return f"{text}, lapsed" if row.get("lapsed") else text
+
+
+def _link_condition(row: Row, kind: str) -> str:
+    conditions = (row.get("status") or {}).get("conditions", ())
+    return next((f"{each['status']} {each['reason']}" for each in conditions if each["type"] == kind), "")
 
 
 PLAN: Final = [
@@ -235,12 +261,28 @@ PLAN: Final = [
 
 PROXIED: Final = [
     Column("OWNER", lambda row: str(row["owner"])),
+    Column("CALLERS", _field("callers")),
     Column("LISTENERS", lambda row: _some([_listener(each) for each in row["listeners"]])),
+    Column("WITHOUT", lambda row: _some([str(port) for each in row["left_out"] for port in each["ports"]])),
+    Column("REASON", lambda row: "; ".join(each["why"] for each in row["left_out"])),
 ]
+
+REFUSED: Final[Sequence[Column]] = [
+    Column("CLUSTER", _field("cluster")),
+    Column("KIND", _field("kind")),
+    Column("REASON", _field("reason")),
+    Column("MESSAGE", _sentence("message")),
+]
+
+
+def _port_routes(row: Row) -> str:
+    callers = f"/{row['callers']}" if row["callers"] else ""
+    return f"{row['port']}{callers}={_some([name for _, name in row['routes']])}"
+
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "peer_policies": [Column("DISTRUSTED", lambda row: "yes" if row["distrusted"] else "no")],
-    "own_ranges": [Column("RANGES", _all("ranges")), Column("NODES", _all("addresses"))],
+    "own_ranges": [Column("RANGES", _all("ranges")), Column("ADDRESSES", _all("addresses"))],
     "clusters": [
         Column("ID", lambda row: str(row["id"] or "?")),
         Column("STATE", lambda row: f"{row['state']}{' (own)' if row['own'] else ''}"),
@@ -271,12 +313,32 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("MESSAGE", _sentence("message"), wide=True),
     ],
     "over_quota": [Column("LIMIT", _field("limit"))],
+    "refused_records": REFUSED,
+    "peer_refusals": REFUSED,
     "failures": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
         Column("REASON", _sentence("reason")),
         Column("FAILURES", _field("failures")),
         Column("ERROR", _sentence("error"), wide=True),
+    ],
+    "faults": [
+        Column("TABLE", _sentence("part")),
+        Column("KIND", _sentence("kind")),
+        Column("CAUSE", _field("cause")),
+        Column("SINCE", lambda row: timestamp(since_epoch(row["since"]))),
+        Column("TRIES", _field("tries")),
+        Column("ERROR", _sentence("error")),
+        Column("WHERE", _sentence("where"), wide=True),
+        Column("UID", _field("uid"), wide=True),
+    ],
+    "caller_failures": [
+        Column("CALLER", lambda row: row["pod"] or f"network namespace {row['caller']}"),
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("REASON", _sentence("reason")),
+        Column("FAILURES", _field("failures")),
+        Column("AGENT", lambda row: {"answers": "connects", "dead": "does not either"}.get(row["verdict"], "")),
     ],
     "observed": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "imports": [
@@ -339,7 +401,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
         Column("HEALTHY", _field("healthy")),
-        Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
+        Column("SINCE", lambda row: timestamp(since_epoch(row["since"])) if row["since"] else ""),
         Column("REASON", _sentence("reason")),
     ],
     "redirects": [
@@ -376,6 +438,14 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("STARTED", lambda row: row["drain"].get("started", "")),
         Column("INVALID", _sentence("invalid")),
     ],
+    "links": [
+        Column("CLUSTER", _field("name")),
+        Column("ID", lambda row: text(row.get("id"))),
+        Column("ENDPOINTS", _all("endpoints")),
+        Column("READY", lambda row: _link_condition(row, "Ready")),
+        Column("ACCEPTED", lambda row: _link_condition(row, "Accepted")),
+        Column("INVALID", _sentence("invalid")),
+    ],
     "draining": [
         Column("BY", _field("by")),
         Column("TARGET", lambda row: f"{row['drain']['kind']} {row['drain']['target']}"),
@@ -397,14 +467,29 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "routes": [
         Column("KIND", _field("kind")),
         Column("PARENTS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["parents"]])),
-        Column("RULES", lambda row: str(len(row["rules"]))),
+        Column("MATCHES", _field("matches")),
         Column("INVALID", _sentence("invalid")),
+    ],
+    "attachments": [
+        Column("ROUTES", lambda row: _some([_port_routes(each) for each in row["ports"]])),
+        Column("REFUSED", lambda row: _some([each["route"][1] for each in row["refused"]])),
+    ],
+    "route_parts": [
+        Column("ROUTE", lambda row: " ".join(row["route"])),
+        Column("PORT", _field("port")),
+        Column("MATCHES", lambda row: str(len(row["matches"]))),
+        Column("PROBLEM", _sentence("problem")),
     ],
     "grants": [
         Column("FROM", lambda row: _some([" ".join(each) for each in row["sources"]])),
         Column("TO", lambda row: _some([" ".join(each).strip() for each in row["targets"]])),
     ],
     "xds_served": [],
+    "envoy_checks": [
+        Column("HEALTHY", _field("healthy")),
+        Column("SINCE", _unix_time),
+        Column("REASON", _sentence("reason")),
+    ],
     "island_pods": [
         Column("CLUSTER", _field("cluster")),
         Column("HOSTNAME", _field("hostname")),
@@ -423,8 +508,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("GATEWAY", _field("address")),
         Column("HEALTHY", _field("healthy")),
         Column("RTT", lambda row: f"≤ {row['round_trip'] * 1000:g} ms" if row["round_trip"] else ""),
-        Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
+        Column("SINCE", _unix_time),
         Column("REASON", _sentence("reason")),
+    ],
+    "refused_gateways": [
+        Column("CLUSTER", _field("cluster")),
+        Column("GATEWAY", _field("address")),
+        Column("REASON", _sentence("message")),
     ],
     "trust_bundles": [Column("CLUSTERS", lambda row: _some(row["clusters"]))],
     "xds": [
@@ -447,6 +537,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TTL", _field("ttl"), wide=True),
     ],
     "records": [Column("KIND", _field("kind"))],
+    "refusals": [Column("BYTES", lambda row: str(len(b64decode(row["value"]))))],
     "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
@@ -458,6 +549,10 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("ADDRESSES", _all("addresses")),
         Column("ZONE", _field("zone")),
         Column("REGION", _field("region")),
+    ],
+    "ignored_pods": [
+        Column("REASON", _field("reason")),
+        Column("ADDRESSES", _all("addresses")),
     ],
     "pods": [
         Column("READY", _field("ready")),

@@ -1,4 +1,4 @@
-"""``isthmus dns query``: what a name is answered, by whom, and why; with ``--from`` asked by a pod's own way."""
+"""``isthmus dns query``: the answer to a name, its server and the reason; ``--from`` queries as a pod would."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def query(
     cluster: str | None,
     lab: str | None,
 ) -> None:
-    """What NAME is answered, who answers it (kernel, node's server, cluster DNS), and why."""
+    """Show the answer to NAME, who gives it (kernel, node's server, cluster DNS), and why.
+
+    Example: isthmus dns query echo.demo.svc.clusterset.local --cluster c3
+    """
     import dns.rdatatype
 
     from isthmus.datapath.names.route import route, zone_of
@@ -45,14 +48,14 @@ def query(
     name, type_ = name.rstrip(".").lower(), type_.upper()
     agent = sockets.find(socket=socket, cluster=cluster, lab=lab)[0]
     try:
-        number = int(dns.rdatatype.from_text(type_))
+        number = dns.rdatatype.from_text(type_).value
     except dns.rdatatype.UnknownRdatatype:
         raise click.UsageError(f"no type '{type_}': A, AAAA, SRV, PTR, TXT, …") from None
     try:
         listed, status = agent.table("names"), agent.status()
         pods = agent.table("pods").rows if pod else []
-    except QueryError as why:
-        raise click.ClickException(str(why)) from None
+    except QueryError as error:
+        raise click.ClickException(str(error)) from None
     datapath = status.get("datapath") or {}
     rows = msgspec.convert(listed.rows, list[Name])
     zone = zone_of(rows, cluster_domain=cluster_domain, complete=listed.complete)
@@ -60,12 +63,12 @@ def query(
         raise click.ClickException("the agent has no names yet")
     mode = datapath.get("names", {}).get("mode", "off")
     try:
-        found = msgspec.to_builtins(route(zone, rows, name, type_, number, mode=mode))
-    except Unwritable as why:
-        raise click.UsageError(str(why)) from None
+        answer = msgspec.to_builtins(route(zone, rows, name, type_, number, mode=mode))
+    except Unwritable as error:
+        raise click.UsageError(str(error)) from None
     if pod:
-        found["asked"] = _asked(zone.name, rows, pods, pod, name, type_, datapath)
-    output.json(found) if form == "json" else _print(found)
+        answer["asked"] = _asked(zone.name, rows, pods, pod, name, type_, datapath)
+    output.json(answer) if form == "json" else _print(answer)
 
 
 def _asked(zone: str, rows: Any, pods: Any, pod: str, name: str, type_: str, datapath: Any) -> dict[str, Any]:
@@ -100,8 +103,8 @@ def _asked(zone: str, rows: Any, pods: Any, pod: str, name: str, type_: str, dat
         raw, spent = inside_pod(pods_cgroup, pid, ask)
     except TimeoutError:
         return {"server": server, "rcode": "no reply", "answers": []}
-    except OSError as why:
-        raise click.ClickException(f"cannot ask as {pod}: {why.strerror or why}") from None
+    except OSError as error:
+        raise click.ClickException(f"cannot ask as {pod}: {error.strerror or error}") from None
     reply = dns.message.from_wire(raw)
     answers = [str(item) for rrset in reply.answer for item in rrset]
     rcode = dns.rcode.to_text(reply.rcode())

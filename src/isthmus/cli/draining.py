@@ -6,12 +6,14 @@ cluster publishes it. Asked for about another cluster, it counts for callers of 
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from math import floor
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.cli import apiserver, groups, output, sockets
 from isthmus.cli.apiserver import FIELD_MANAGER, Server
 
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     from isthmus import kube
     from isthmus.model.drains import DrainKind
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_DURATION = 10 * 365 * 86_400
+"""Seconds. What a Drain takes is less, and bounded by its schema."""
 WHERE = ("kubeconfig", "context", "namespace")
 """Options that select the API server and its namespace, which the command that undoes a drain needs too."""
-DURATION = re.compile(r"(?:\d+[smhd])+\Z")
 
 
 class Duration(click.ParamType[int]):
@@ -35,9 +37,10 @@ class Duration(click.ParamType[int]):
             return value
         if value == "0":
             return 0
-        if not DURATION.match(value):
-            self.fail(f"'{value}' is no duration: want 90s, 10m or 1h30m", param, ctx)
-        return sum(int(number) * UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", value))
+        try:
+            return floor(bounds.duration(value, units=("d", "h", "m", "s"), digits=9, most=MAX_DURATION))
+        except OutOfBounds as error:
+            self.fail(str(error), param, ctx)
 
 
 _how = (
@@ -66,20 +69,33 @@ def _options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
+def _undrain_options(command: click.decorators.FC) -> click.decorators.FC:
+    ramp = click.option(
+        "--ramp", type=Duration(), default="0", help="Over how long new calls grow back to all. [default: 0]"
+    )
+    return ramp(apiserver.options(command))
+
+
 @click.command("drain")
 @click.argument("name")
 @_options
 def drain_cluster(name: str, **options: Any) -> None:
-    """Send no new call to cluster NAME. Run in NAME itself, it counts everywhere; elsewhere, for callers there."""
+    """Send no new call to cluster NAME. Run in NAME itself, it counts everywhere; elsewhere, for callers there.
+
+    Example: isthmus clusters drain c2 --for 2h --context c2
+    """
     _drain("Cluster", name, **options)
 
 
 @click.command("undrain")
 @click.argument("name")
-@apiserver.options
-def undrain_cluster(name: str, **server: Any) -> None:
-    """End `isthmus clusters drain NAME`: new calls come back at once."""
-    _undrain("Cluster", name, Server(**server))
+@_undrain_options
+def undrain_cluster(name: str, ramp: int, **server: Any) -> None:
+    """End `isthmus clusters drain NAME`: new calls come back at once, or over --ramp.
+
+    Example: isthmus clusters undrain c2 --context c2
+    """
+    _undrain("Cluster", name, ramp, Server(**server))
 
 
 @click.group(cls=groups.Group)
@@ -91,16 +107,22 @@ def nodes() -> None:
 @click.argument("name")
 @_options
 def drain_node(name: str, **options: Any) -> None:
-    """Send no new call to pods on node NAME, from anywhere in the clusterset. Pods stay where they are."""
+    """Send no new call to pods on node NAME, from anywhere in the clusterset. Pods stay where they are.
+
+    Example: isthmus nodes drain c1-n2 --for 30m
+    """
     _drain("Node", name, **options)
 
 
 @nodes.command("undrain")
 @click.argument("name")
-@apiserver.options
-def undrain_node(name: str, **server: Any) -> None:
-    """End `isthmus nodes drain NAME`: new calls come back at once."""
-    _undrain("Node", name, Server(**server))
+@_undrain_options
+def undrain_node(name: str, ramp: int, **server: Any) -> None:
+    """End `isthmus nodes drain NAME`: new calls come back at once, or over --ramp.
+
+    Example: isthmus nodes undrain c1-n2
+    """
+    _undrain("Node", name, ramp, Server(**server))
 
 
 @click.group(cls=groups.Group)
@@ -112,16 +134,22 @@ def services() -> None:
 @click.argument("name", metavar="NAMESPACE/NAME")
 @_options
 def drain_service(name: str, **options: Any) -> None:
-    """Send no new call to this cluster's part of a service; other clusters that export it take them."""
+    """Send no new call to this cluster's part of a service; other clusters that export it take them.
+
+    Example: isthmus services drain demo/echo --ramp 10m
+    """
     _drain("Service", name, **options)
 
 
 @services.command("undrain")
 @click.argument("name", metavar="NAMESPACE/NAME")
-@apiserver.options
-def undrain_service(name: str, **server: Any) -> None:
-    """End `isthmus services drain NAMESPACE/NAME`: new calls come back at once."""
-    _undrain("Service", name, Server(**server))
+@_undrain_options
+def undrain_service(name: str, ramp: int, **server: Any) -> None:
+    """End `isthmus services drain NAMESPACE/NAME`: new calls come back at once, or over --ramp.
+
+    Example: isthmus services undrain demo/echo --ramp 10m
+    """
+    _undrain("Service", name, ramp, Server(**server))
 
 
 def _drain(
@@ -148,17 +176,19 @@ def _drain(
     spec: dict[str, Any] = {"existing": existing.capitalize(), "rampSeconds": ramp}
     spec |= {"deadlineSeconds": deadline} if deadline is not None else {}
     now = datetime.now(UTC)
-    spec |= {"endTime": timestamp(now + timedelta(seconds=end_after))} if end_after is not None else {}
+    spec |= {"endTime": timestamp(bounds.after(now, end_after))} if end_after is not None else {}
 
     async def write(client: kube.Client, namespace: str) -> None:
         await _exists(client, kind, target, space)
-        at, called = space or namespace, drains.object_name(kind, target)
+        object_namespace, object_name = space or namespace, drains.object_name(kind, target)
         try:
-            await client.get(DRAIN, called, at)
+            await client.get(DRAIN, object_name, object_namespace)
             spec["startTime"] = timestamp(now)
         except kube.NotFound:
             pass  # it begins when the API server creates it
-        await client.apply(DRAIN, at, called, drains.body(kind, target, spec), field_manager=FIELD_MANAGER)
+        await client.apply(
+            DRAIN, object_namespace, object_name, drains.body(kind, target, spec), field_manager=FIELD_MANAGER
+        )
 
     apiserver.carry_out(Server(**server), write)
     output.note(f"{kind.lower()} {name} {_meaning(existing, ramp, deadline, end_after)}")
@@ -168,7 +198,7 @@ def _drain(
 
 
 async def _exists(client: kube.Client, kind: DrainKind, name: str, namespace: str) -> None:
-    """Refuse a node or a Service that is not there, as a typo is; a user who may not look for it is not refused."""
+    """Refuse a node or a Service that does not exist, such as a typo. A user who may not read it is not refused."""
     from isthmus import kube
     from isthmus.kube.objects.core import NODE, SERVICE
 
@@ -193,21 +223,39 @@ def _meaning(existing: str, ramp: int, deadline: int | None, end_after: int | No
     return f"{calls}; {what}" + (f"; the drain ends by itself after {end_after} s" if end_after is not None else "")
 
 
-def _undrain(kind: DrainKind, name: str, server: Server) -> None:
-    """Delete the object."""
+def _undrain(kind: DrainKind, name: str, ramp: int, server: Server) -> None:
+    """Delete the object, or write that it ends after a ramp, over which its readers give calls back."""
+    from isthmus import kube
     from isthmus.kube.objects.drains import DRAIN
     from isthmus.sources import drains
 
     space, target = _target(kind, name)
     found: list[bool] = []
+    growing = f", and all of its share after {ramp} s: the Drain ends then" if ramp else ""
+    object_name = drains.object_name(kind, target)
 
     async def delete(client: kube.Client, namespace: str) -> None:
-        found.append(await client.delete(DRAIN, space or namespace, drains.object_name(kind, target)))
+        found.append(await client.delete(DRAIN, space or namespace, object_name))
 
-    apiserver.carry_out(server, delete)
+    async def end(client: kube.Client, namespace: str) -> None:
+        try:
+            drain = await client.get(DRAIN, object_name, space or namespace)
+        except kube.NotFound:
+            found.append(False)
+            return
+        spec = drains.ending(drain, datetime.now(UTC), ramp)
+        if spec is None:
+            nonlocal growing
+            growing = f" already, and all of its share from {drain.spec.end_time} on"
+        else:
+            body = drains.body(kind, target, spec)
+            await client.apply(DRAIN, space or namespace, object_name, body, field_manager=FIELD_MANAGER)
+        found.append(True)
+
+    apiserver.carry_out(server, end if ramp else delete)
     if not found[0]:
         raise click.ClickException(f"{kind.lower()} {name} is not drained by a command here: kubectl get drains -A")
-    output.note(f"{kind.lower()} {name} takes new calls again")
+    output.note(f"{kind.lower()} {name} takes new calls again{growing}")
 
 
 def _target(kind: DrainKind, name: str) -> tuple[str, str]:

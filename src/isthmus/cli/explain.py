@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from isthmus.cli import diagnose, explain_request, output, sockets
+from isthmus.cli import completion, diagnose, explain_request, output, sockets
 from isthmus.model.hosts import joined
 
 BEHIND = ("policy", "route", "peer", "endpoints", "conflict", "namespace")
@@ -23,7 +23,7 @@ OF_IMPORTS = (*BEHIND, "gateway", "process", "resolver", "export", "pods")
 
 
 @click.command()
-@click.argument("service")
+@click.argument("service", shell_complete=completion.services)
 @click.option("-n", "--namespace", metavar="NS", default="default", show_default=True, help="The namespace.")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text")
 @click.option(
@@ -53,6 +53,8 @@ def explain(
     """Why calls of SERVICE go where they go: the backends they reach, those they do not, and the reason for each.
 
     Exits with 1 when something on the path of an import has a fault: `isthmus diagnose` shows the whole path.
+
+    Example: isthmus explain demo/echo --cluster c3
     """
     from isthmus.cli.diagnosis.exporters import diagnose as walk
     from isthmus.loadbalancer import explain as explaining
@@ -70,7 +72,9 @@ def explain(
         raise click.ClickException(facts.agent.error)
     reader, status = facts.agent.rows, facts.agent.status
     if request is not None:
-        explain_request.show(reader, status["tables"], explaining.called(reader, name), name, request, headers, form)
+        explain_request.show(
+            reader, status["tables"], explaining.services_called(reader, name), name, request, headers, form
+        )
         return
     place = msgspec.convert(status.get("place"), Place | None)
     if place is None:
@@ -78,7 +82,9 @@ def explain(
     cut = tuple(map(ClusterName, without))
     if unknown := set(cut) - {row.name for row in reader.all(tables.CLUSTERS)}:
         raise click.ClickException(f"--without {', '.join(sorted(unknown))}: no such cluster")
-    accounts = [explaining.explain(reader, each, at=place, without=cut) for each in explaining.called(reader, name)]
+    accounts = [
+        explaining.explain(reader, each, place=place, without=cut) for each in explaining.services_called(reader, name)
+    ]
     plain = bool(accounts) and reader.get(tables.IMPORTS, name) is None
     faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in (BEHIND if plain else OF_IMPORTS)]
     if not accounts and not faults:
@@ -87,14 +93,18 @@ def explain(
         output.json(accounts)
     else:
         awaited = {row.key: row.awaited for row in reader.all(tables.PLANS)}
-        stale = {row.name: f"{row.state} since {row.since}" for row in _not_ready(reader.all(tables.CLUSTERS))}
+        not_ready = {row.name: f"{row.state} since {row.since}" for row in _not_ready(reader.all(tables.CLUSTERS))}
         for account in accounts:
-            ejected = {row.key: row.error for row in reader.all(tables.FAILURES)}
-            _print(account, awaited, stale, ejected, at=place.cluster)
+            ejected = {row.key: f"ejected on this node: {row.error}" for row in reader.all(tables.FAILURES)}
+            for row in reader.all(tables.CALLER_FAILURES):
+                ejected.setdefault(row.key, f"ejected for {row.pod or 'one caller'} alone: {row.reason}")
+            _print(account, awaited, not_ready, ejected, service_port=place.cluster)
+        if ignored := sum(1 for _ in reader.all(tables.IGNORED_PODS)):
+            output.line(f"  not for pods of this node that are left alone ({ignored}): isthmus get ignored_pods -A")
         if faults:
             output.line()
             diagnose.lines(faults)
-    sys.exit(bool(faults))
+    sys.exit(bool(faults) or any(path.unanswered for account in accounts for path in account.paths))
 
 
 def _not_ready(rows: Iterable[Any]) -> Iterable[Any]:
@@ -107,9 +117,9 @@ def _print(
     late: Mapping[str, str],
     ejected: Mapping[Any, str],
     *,
-    at: str,
+    service_port: str,
 ) -> None:
-    """``at``: the cluster that calls."""
+    """``service_port``: the cluster that calls."""
     failing = {(key.address, key.port, key.protocol, key.cluster): error for key, error in ejected.items()}
     from isthmus.loadbalancer import shares
 
@@ -126,13 +136,20 @@ def _print(
         for group in plan.groups:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
-                through = _through(target, at)
+                through = _through(target, service_port)
                 error = failing.get((target.address, target.port, target.protocol, target.cluster))
-                passed_over = f" (ejected on this node: {error})" if error else ""
+                passed_over = f" ({error})" if error else ""
                 where = f"{target.cluster} {joined(target.address, target.port)}"
                 output.line(f"    → {tier}{where}{through}{passed_over}{_as_of(target, late)}")
         if not any(group.targets for group in plan.groups):
-            output.line("    → nobody: calls are refused at once")
+            output.line(f"    → nobody: calls are refused at once: {path.unanswered}")
+        for consumer in plan.consumers:
+            where = joined(consumer.target.address, consumer.target.port)
+            output.line(
+                f"    → for pods of namespace {consumer.namespace}: {where}{_through(consumer.target, service_port)}"
+            )
+        if plan.consumers_only:
+            output.line("    calls of all others are not answered here: they go where they went")
         for out in path.left_out:
             output.line(
                 f"    ✗ {out.backend.key.cluster} {joined(out.backend.key.address, out.backend.key.port)}: {out.reason}"
@@ -145,20 +162,20 @@ def _print(
         output.line(f"  {note}")
 
 
-def _through(target: Any, at: str) -> str:
+def _through(target: Any, service_port: str) -> str:
     """Beside a target that is no pod: the node's Envoy, for a route here or for an island's gateways."""
     if not target.proxy:
         return ""
     return (
         " (a proxy of this node)"
-        if target.cluster == at
+        if target.cluster == service_port
         else f" (this node's Envoy, to the gateways of {target.cluster})"
     )
 
 
-def _as_of(target: Any, stale: Mapping[str, str]) -> str:
+def _as_of(target: Any, not_ready: Mapping[str, str]) -> str:
     """Beside a target of a cluster that is not ready: its state, and as of when its endpoints are known."""
-    return f" ({target.cluster} is {stale[target.cluster]})" if target.cluster in stale else ""
+    return f" ({target.cluster} is {not_ready[target.cluster]})" if target.cluster in not_ready else ""
 
 
 def _at(plan: Any) -> str:

@@ -1,4 +1,4 @@
-"""``isthmus explain --request``: the route and the rule that get a request, and where it goes."""
+"""``isthmus explain --request``: the route and the rule that match a request, and its backends."""
 
 from __future__ import annotations
 
@@ -24,51 +24,55 @@ def show(
 
     try:
         request, port = explaining.parse(text, headers)
-    except explaining.BadRequest as why:
-        raise click.ClickException(str(why)) from None
+    except explaining.BadRequest as error:
+        raise click.ClickException(str(error)) from None
     if "routes" not in tables:
         raise click.ClickException("this agent follows no routes: proxy.directory is not set in its configuration")
     if not services:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
-    found = [each for service in services for each in explaining.explain(reader, service, request, port=port)]
-    refused = [each for service in services for each in explaining.refused(reader, service)]
+    explanations = [
+        explanation for service in services for explanation in explaining.explain(reader, service, request, port=port)
+    ]
+    refused = [explanation for service in services for explanation in explaining.refused(reader, service)]
     if form == "json":
-        output.json({"request": request._asdict(), "ports": found, "refused": refused})
+        output.json({"request": request._asdict(), "ports": explanations, "refused": refused})
         return
     output.line(f"{name}: {request.method} {request.path}")
-    for each in found:
-        _print(each)
-    if not found:
+    for explanation in explanations:
+        _print(explanation)
+    if not explanations:
         output.line("\n  no route is for it: calls do not go through Envoy")
     for sentence in refused:
         output.line(f"\n  {sentence}")
 
 
-def _print(found: Any) -> None:
-    callers = f", calls of namespace {found.callers}" if found.callers else ""
-    output.line(f"\n  {found.service} port {found.port}{callers}")
-    if not found.served:
+def _print(explanation: Any) -> None:
+    callers = f", calls of namespace {explanation.callers}" if explanation.callers else ""
+    output.line(f"\n  {explanation.service} port {explanation.port}{callers}")
+    if not explanation.served:
         output.line("    Envoy does not serve it on this node: calls go to the Service's own backends")
-    if not found.rule and not found.answer:
+    if not explanation.rule and not explanation.answer:
         output.line("    → the Service's own backends: no route is for these callers")
         return
-    if found.rule:
-        output.line(f"    → {found.rule} ({found.match}): {found.reason}")
-    for other in found.others:
+    if explanation.rule:
+        output.line(f"    → {explanation.rule} ({explanation.match}): {explanation.reason}")
+    for other in explanation.others:
         output.line(f"    · matched later: {other.rule} ({other.match})")
-    if found.answer:
-        output.line(f"    → answered with {found.answer}")
-    for each in found.mirrors:
+    if explanation.answer:
+        output.line(f"    → answered with {explanation.answer}")
+    for each in explanation.mirrors:
         output.line(f"    {each}")
-    if found.backends:
+    if explanation.backends:
         output.line()
-        output.table(("BACKEND", "WEIGHT", "PART", "CLUSTERS"), [_row(each) for each in found.backends])
+        output.table(("BACKEND", "WEIGHT", "PART", "CLUSTERS"), [_row(each) for each in explanation.backends])
 
 
 def _row(backend: Any) -> tuple[str, ...]:
     from isthmus.loadbalancer import shares
 
-    texts = {of: shares.text(parts) for of, parts in backend.clusters.items()}
-    same = len(set(texts.values())) < 2
-    where = next(iter(texts.values()), "none") if same else "; ".join(f"{of}: {text}" for of, text in texts.items())
-    return backend.to, str(backend.weight), f"{100 * backend.part:.3g}%", backend.problem or where
+    return (
+        backend.to,
+        str(backend.weight),
+        f"{100 * backend.part:.3g}%",
+        backend.problem or shares.text(backend.clusters),
+    )

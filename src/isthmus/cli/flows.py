@@ -1,44 +1,95 @@
-"""``isthmus flows``: sampled calls of a node's pods, one by one, as they were or as they come."""
+"""``isthmus flows``: calls of a node's pods, one by one, as they were or as they come."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from math import floor, inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
+from isthmus import bounds
 from isthmus.admin.protocol import FeedLine
 from isthmus.admin.query import QueryError, Socket
+from isthmus.bounds import OutOfBounds
 from isthmus.cli import output, sockets
-from isthmus.model.flows import FAILED, End, Flow
+from isthmus.model.flows import End, Flow, is_failed
 
 HEADS: Final = ("TIME", "POD", "SERVICE", "ASKED", "ANSWERED", "VERDICT", "STATE", "AFTER", "SENT", "RECEIVED")
+LEAST: Final = ("RECEIVED", "SENT", "ASKED")
+"""Columns that a narrow terminal leaves out first."""
 WAITING: Final = 64
 """Lines read ahead of the terminal; beyond, the agent counts what is lost."""
 
 
+LAST: Final = 2_000
+"""Flows that are shown if neither their number nor their time is given."""
+FOLLOWED: Final = 20
+"""Flows that are shown before new ones if neither is given."""
+ALL: Final = 1 << 31
+LONGEST: Final = 366 * 86_400.0
+
+
+class Moment(click.ParamType[float]):
+    """``14:03``, ``14:03:20``, ``10m`` (ago) or a time of RFC 3339; as a Unix timestamp.
+
+    A time of day is the last one that has been, in the local zone.
+    """
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        now = datetime.now().astimezone()
+        for read in (_time_of_day, _ago, _written):
+            try:
+                return read(value, now).timestamp()
+            except (ValueError, OutOfBounds):
+                pass
+        why = f"{value!r} is none of 14:03, 14:03:20, 10m (ago) or 2026-11-27T14:03:20Z"
+        raise click.BadParameter(why, ctx, param)
+
+
+def _time_of_day(value: str, now: datetime) -> datetime:
+    time_of_day = datetime.strptime(value, "%H:%M:%S" if value.count(":") == 2 else "%H:%M").time()
+    today = datetime.combine(now.date(), time_of_day)  # local: summer time may have begun or ended since then
+    return today.astimezone() if today.astimezone() <= now else (today - timedelta(days=1)).astimezone()
+
+
+def _ago(value: str, now: datetime) -> datetime:
+    return bounds.after(now, -bounds.duration(value, units=("d", "h", "m", "s"), most=LONGEST))
+
+
+def _written(value: str, now: datetime) -> datetime:
+    return bounds.timestamp(value)
+
+
 class Wanted(NamedTuple):
-    """Which flows are shown; an empty field is no condition."""
+    """Filter of flows; an empty field matches all. Times are Unix timestamps, of the state that a flow shows."""
 
     service: str
     pod: str
     cluster: str
     failed: bool
+    since: float = 0.0
+    until: float = inf
 
     def has(self, flow: Flow) -> bool:
-        """Whether a flow is meant. A service without a port is any of its ports; a cluster, that of either backend."""
+        """True if a flow matches. A service without a port matches all its ports; a cluster, either backend's."""
         if self.service and self.service not in (flow.service, flow.service.rpartition(":")[0]):
             return False
         if self.pod and self.pod not in (flow.pod, flow.source, flow.source.rpartition(":")[0].strip("[]")):
             return False
         if self.cluster and self.cluster not in (flow.asked.cluster, flow.answered.cluster):
             return False
-        return not self.failed or flow.verdict in FAILED or flow.state == "given up"
+        return self.since <= _moment(flow) <= self.until and (not self.failed or is_failed(flow))
 
 
 @click.command()
@@ -47,7 +98,11 @@ class Wanted(NamedTuple):
 @click.option("--from", "pod", metavar="NS/POD", default="", help="Calls of this pod, or of this address.")
 @click.option("--to-cluster", metavar="CLUSTER", default="", help="Calls whose first or last backend is there.")
 @click.option("--failed", is_flag=True, help="Calls that failed, were refused, or were given up.")
-@click.option("--last", type=click.IntRange(0), help="How many of the newest, at most. [default: 20 with -f, else all]")
+@click.option("--since", type=Moment(), help="Calls since then: 14:03, 14:03:20, 10m (ago) or a time of RFC 3339.")
+@click.option("--until", type=Moment(), help="Calls until then.")
+@click.option(
+    "--last", type=click.IntRange(0), help="How many of the newest. [default: 20 with -f, all with --since, else 2000]"
+)
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
 @sockets.options
 def flows(
@@ -56,6 +111,8 @@ def flows(
     pod: str,
     to_cluster: str,
     failed: bool,
+    since: float | None,
+    until: float | None,
     last: int | None,
     form: str,
     socket: Path | None,
@@ -64,60 +121,64 @@ def flows(
 ) -> None:
     """Calls of a node's pods: who called what, which backend was asked and which answered, and what came of it.
 
-    The agent samples them: datapath.flows = N records one call of N. With --context every node is asked.
+    The agent records one call of 256 and all that fail, and keeps the newest 20,000; datapath.flows = N records one
+    call of N. With --context every node is asked.
+
+    Example: isthmus flows --failed --since 14:00 --service demo/echo
     """
-    wanted = Wanted(service, pod, to_cluster, failed)
-    asked = _agents(pod, socket=socket, cluster=cluster, lab=lab)
+    if follow and until is not None:
+        raise click.UsageError("--until ends before what comes: leave it or -f out")
+    if since is not None and until is not None and until < since:
+        why = f"--until is {_date(until)}, before --since, {_date(since)}: a time of day is the last one that has been"
+        raise click.UsageError(why)
+    selection = Wanted(service, pod, to_cluster, failed, since or 0.0, inf if until is None else until)
+    if last is None:
+        last = ALL if since is not None else FOLLOWED if follow else LAST
+    asked = sockets.agents(pod=pod, socket=socket, cluster=cluster, lab=lab)
     write = _json if form == "json" else _Lines()
     try:
         if follow:
-            _follow(asked, wanted, 20 if last is None else last, write)
+            _follow(asked, selection, last, write)
         else:
-            _list(asked, wanted, last, write)
-    except QueryError as why:
-        raise click.ClickException(str(why)) from None
+            _list(asked, selection, last, write)
+    except QueryError as error:
+        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         return
 
 
-def _agents(pod: str, *, socket: Path | None, cluster: str | None, lab: str | None) -> list[Socket]:
-    if context := sockets.context():
-        from isthmus.cli import remote
-
-        return remote.agents(context, node=remote.node_of(context, pod) if "/" in pod else "")
-    return sockets.find(socket=socket, cluster=cluster, lab=lab)[:1]
-
-
-def _list(asked: Sequence[Socket], wanted: Wanted, last: int | None, write: Any) -> None:
-    lines = [line for each in asked for line in each.feed("flows", last=1 << 31)]
-    found = sorted((flow for line in lines for flow in _rows(line, wanted)), key=_moment)
-    write(found if last is None else found[max(0, len(found) - last) :])
+def _list(asked: Sequence[Socket], selection: Wanted, last: int, write: Any) -> None:
+    lines = [line for each in asked for line in each.feed("flows", last=ALL)]
+    flows_kept = sorted((flow for line in lines for flow in _rows(line, selection)), key=_moment)
+    write(flows_kept[max(0, len(flows_kept) - last) :])
+    _note_first(lines, selection)
     _note_lost(sum(line.lost for line in lines))
-    if not found:
+    if not flows_kept:
         output.note("No flows")
 
 
-def _follow(asked: Sequence[Socket], wanted: Wanted, last: int, write: Any) -> None:
-    """What is kept, as far as it is wanted, then what comes; of all nodes in the order in which it comes here."""
+def _follow(asked: Sequence[Socket], selection: Wanted, last: int, write: Any) -> None:
+    """Write matching flows that the nodes keep, then new ones, in the order in which they arrive here."""
     lines: queue.Queue[FeedLine[Any] | QueryError] = queue.Queue(WAITING)
     for each in asked:
         threading.Thread(target=_read, args=(each, lines), daemon=True).start()
     first = [_next(lines) for _ in asked]
-    kept = sorted((flow for line in first for flow in _rows(line, wanted)), key=_moment)
+    kept = sorted((flow for line in first for flow in _rows(line, selection)), key=_moment)
     write(kept[max(0, len(kept) - last) :])
+    _note_first(first, selection)
     while True:
         line = _next(lines)
-        write(list(_rows(line, wanted)))
+        write(list(_rows(line, selection)))
         _note_lost(line.lost)
 
 
 def _read(socket: Socket, lines: queue.Queue[FeedLine[Any] | QueryError]) -> None:
     try:
-        for line in socket.feed("flows", last=1 << 31, follow=True):
+        for line in socket.feed("flows", last=ALL, follow=True):
             lines.put(line)
         lines.put(QueryError(f"the process at {socket.path} has ended"))
-    except QueryError as why:
-        lines.put(why)
+    except QueryError as error:
+        lines.put(error)
 
 
 def _next(lines: queue.Queue[FeedLine[Any] | QueryError]) -> FeedLine[Any]:
@@ -127,21 +188,34 @@ def _next(lines: queue.Queue[FeedLine[Any] | QueryError]) -> FeedLine[Any]:
     return line
 
 
-def _rows(line: FeedLine[Any], wanted: Wanted) -> Iterator[Flow]:
-    return (flow for flow in msgspec.convert(line.rows, tuple[Flow, ...]) if wanted.has(flow))
+def _rows(line: FeedLine[Any], selection: Wanted) -> Iterator[Flow]:
+    return (flow for flow in _flows(line.rows) if selection.has(flow))
+
+
+def _flows(rows: Iterable[Any]) -> tuple[Flow, ...]:
+    return msgspec.convert(rows, tuple[Flow, ...])
 
 
 def _moment(flow: Flow) -> float:
     return flow.time + flow.took
 
 
+def _note_first(lines: Sequence[FeedLine[Any]], selection: Wanted) -> None:
+    """Note which calls are recorded, and from when on, if the nodes keep no older ones of those that are asked for."""
+    for note in sorted({line.note for line in lines if line.note}):
+        output.note(note[:1].upper() + note[1:])
+    oldest = [min(map(_moment, _flows(line.rows))) for line in lines if line.displaced and line.rows]
+    if selection.since and oldest and (first := max(oldest)) > selection.since:
+        output.note(f"Older records than of {_clock(first)} were displaced by newer ones on a node")
+
+
 def _note_lost(count: int) -> None:
     if count:
-        output.note(f"{count} records were lost: more came than were read")
+        output.note(f"{count} records were lost: more came than were read, or than are kept of one caller")
 
 
-def _json(found: Sequence[Flow]) -> None:
-    for flow in found:
+def _json(flows: Sequence[Flow]) -> None:
+    for flow in flows:
         output.json(flow, indent=0)
 
 
@@ -151,11 +225,10 @@ class _Lines:
     def __init__(self) -> None:
         self._widths: list[int] = []
 
-    def __call__(self, found: Sequence[Flow]) -> None:
+    def __call__(self, flows: Sequence[Flow]) -> None:
         """Print flows."""
-        if found:
-            heads = [] if self._widths else [HEADS]
-            output.lines([*heads, *map(_cells, found)], widths=self._widths)
+        if flows:
+            output.lines([_cells(flow) for flow in flows], widths=self._widths, heads=HEADS, least=LEAST)
 
 
 def _cells(flow: Flow) -> tuple[str, ...]:
@@ -167,7 +240,7 @@ def _cells(flow: Flow) -> tuple[str, ...]:
         flow.service or flow.called,
         _end(flow.asked),
         _end(flow.answered) if flow.answered != flow.asked else "",
-        flow.verdict,
+        f"{flow.verdict} (caller)" if flow.for_caller else flow.verdict,
         state,
         _duration(flow.took) if flow.took else "",
         str(flow.sent) if ended else "",
@@ -176,15 +249,19 @@ def _cells(flow: Flow) -> tuple[str, ...]:
 
 
 def _end(end: End) -> str:
-    """A backend; of an island the gateways that the call may have gone through, the address being this node's Envoy."""
+    """A backend, or the gateways of an island that the call may have passed, where the address is this node's Envoy."""
     if not end.gateways:
         return f"{end.cluster} {end.address}".strip()
     more = f" or {len(end.gateways) - 1} more" if len(end.gateways) > 1 else ""
     return f"{end.cluster} by gateway {end.gateways[0]}{more}"
 
 
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at % 1 * 1000):03}"
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds)) + f".{floor(seconds % 1 * 1000):03}"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _duration(seconds: float) -> str:

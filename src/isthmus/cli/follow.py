@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,13 +12,15 @@ from isthmus.admin.protocol import Line
 from isthmus.admin.query import QueryError, Socket
 
 Row = Mapping[str, Any]
+Arrival = tuple[str, Line[Any] | QueryError]
+"""A table, and a line of it or the reason why there are no more."""
 
 WAITING = 64
 """Lines read ahead of the terminal; beyond, the process is left to notice a slow reader."""
 
 
 class Change(NamedTuple):
-    """What became of a row: ADDED, MODIFIED or DELETED, and what it was."""
+    """A change of a row: ADDED, MODIFIED or DELETED, and its previous state."""
 
     table: str
     event: str
@@ -26,23 +29,41 @@ class Change(NamedTuple):
     old: Row | None
 
 
-def follow(socket: Socket, tables: Mapping[str, Mapping[str, Row]]) -> Iterator[list[Change]]:
-    """Changes of tables, together where they came together, against the rows by key that are known of each already.
+def follow(
+    socket: Socket, tables: Mapping[str, Mapping[str, Row]], *, period: float | None = None
+) -> Iterator[list[Change]]:
+    """Yield changes of tables, those of a transaction together, against the rows by key that are known already.
 
+    With ``period``, all changes of that many seconds are yielded together, and an empty list if there are none. Raises
     QueryError when the process ends.
     """
-    lines: queue.Queue[tuple[str, Line[Any] | QueryError]] = queue.Queue(WAITING)
+    lines: queue.Queue[Arrival] = queue.Queue(WAITING)
     for table in tables:
         threading.Thread(target=_read, args=(socket, table, lines), daemon=True).start()
-    known = {table: dict(rows) for table, rows in tables.items()}
+    rows_by_table = {table: dict(rows) for table, rows in tables.items()}
     while True:
-        table, line = lines.get()
-        if isinstance(line, QueryError):
-            raise line
-        yield list(_changes(table, line, known[table]))
+        changes: list[Change] = []
+        for table, line in _arriving(lines, period):
+            if isinstance(line, QueryError):
+                raise line
+            changes += _changes(table, line, rows_by_table[table])
+        yield changes
 
 
-def _read(socket: Socket, table: str, lines: queue.Queue[tuple[str, Line[Any] | QueryError]]) -> None:
+def _arriving(lines: queue.Queue[Arrival], period: float | None) -> Iterator[Arrival]:
+    """The next line, or all lines of a period."""
+    if period is None:
+        yield lines.get()
+        return
+    end = time.monotonic() + period
+    while (left := end - time.monotonic()) > 0:
+        try:
+            yield lines.get(timeout=left)
+        except queue.Empty:
+            return
+
+
+def _read(socket: Socket, table: str, lines: queue.Queue[Arrival]) -> None:
     """Read a table's lines for as long as the process answers; where it asks to list again, do."""
     try:
         while True:
@@ -52,19 +73,19 @@ def _read(socket: Socket, table: str, lines: queue.Queue[tuple[str, Line[Any] | 
                 expired = bool(line.expired)
             if not expired:
                 return lines.put((table, QueryError(f"the process at {socket.path} has ended")))
-    except QueryError as why:
-        lines.put((table, why))
+    except QueryError as error:
+        lines.put((table, error))
 
 
-def _changes(table: str, line: Line[Any], known: dict[str, Row]) -> Iterator[Change]:
+def _changes(table: str, line: Line[Any], rows_by_key: dict[str, Row]) -> Iterator[Change]:
     printed = {event.key: event.row for event in line.events}
     if line.list is not None:
         listed = dict(zip(line.list.keys, line.list.rows, strict=True))
         # What a partial list does not have may still come; of a complete one it is gone.
-        printed = {**(dict.fromkeys(known) if line.list.complete else {}), **listed}
+        printed = {**(dict.fromkeys(rows_by_key) if line.list.complete else {}), **listed}
     for key, row in printed.items():
-        old = known.pop(key, None)
+        old = rows_by_key.pop(key, None)
         if row is not None:
-            known[key] = row
+            rows_by_key[key] = row
         if row != old:
             yield Change(table, "DELETED" if row is None else "MODIFIED" if old else "ADDED", key, row, old)

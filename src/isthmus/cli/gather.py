@@ -14,6 +14,7 @@ import platform
 import tarfile
 import time
 from collections.abc import Iterator
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def gather(file: Path | None, socket: Path | None, cluster: str | None, lab: str
     """Pack status, tables, maps, logs, a diagnosis of every service and the clusterset's objects for a bug report.
 
     No secrets are in it.
+
+    Example: isthmus gather --context c1 -f report.tar.gz
     """
     path = file or Path(time.strftime("isthmus-%Y%m%dT%H%M%S.tar.gz"))
     asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
@@ -49,7 +52,7 @@ def gather(file: Path | None, socket: Path | None, cluster: str | None, lab: str
     with os.fdopen(descriptor, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for name, data in _parts(asked, socket=socket, cluster=cluster, lab=lab):
             entry = tarfile.TarInfo(f"{path.name.partition('.')[0]}/{name}")
-            entry.size, entry.mtime = len(data), int(time.time())
+            entry.size, entry.mtime = len(data), floor(time.time())
             archive.addfile(entry, io.BytesIO(data))
             names.append(name)
     print(f"{path}: {len(names)} files, {path.stat().st_size // 1024} kB")
@@ -67,8 +70,10 @@ def _parts(
     )
     for each in asked:
         yield from _process(each)
+    from isthmus.cli.diagnosis.exporters import cluster_faults
+
     facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
-    yield "diagnosis.json", _json(diagnose.all_services(facts))
+    yield "diagnosis.json", _json({"cluster": cluster_faults(facts), "services": diagnose.all_services(facts)})
     if not sockets.context():
         yield "maps.json", _json(_maps(cluster=cluster, lab=lab))
     if cluster is not None:
@@ -84,8 +89,8 @@ def _maps(*, cluster: str | None, lab: str | None) -> dict[str, Any]:
 
     try:
         maps = datapath.open_maps(local.cluster(cluster, lab=lab).pin if cluster or lab else DatapathSection().pin)
-    except datapath.DatapathError as why:
-        return {"error": str(why)}
+    except datapath.DatapathError as error:
+        return {"error": str(error)}
     try:
         return view.dump(maps)
     finally:
@@ -98,7 +103,7 @@ def _lab_logs(folder: Path, cluster: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _kubectl_options(*, cluster: str | None, lab: str | None) -> tuple[str, ...]:
-    """What selects the cluster for kubectl; nothing where only sockets are named."""
+    """Return kubectl's options that select the cluster; none if only sockets are named."""
     if context := sockets.context():
         return ("--context", context)
     if cluster is not None:
@@ -113,8 +118,8 @@ def _process(asked: Socket) -> Iterator[tuple[str, bytes]]:
         yield f"{name}/status.json", _json(status)
         for table in status["tables"]:
             yield f"{name}/tables/{table}.json", _json(asked.table(table))
-    except QueryError as why:
-        yield f"{name}/error.txt", f"{why}\n".encode()
+    except QueryError as error:
+        yield f"{name}/error.txt", f"{error}\n".encode()
 
 
 def _json(value: Any) -> bytes:

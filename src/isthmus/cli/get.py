@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NoReturn, get_args
 
 import click
 
 from isthmus.admin.protocol import Listing
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import columns, output, sockets
+from isthmus.cli import columns, completion, output, screen, sockets
 from isthmus.cli.columns import Row
 from isthmus.cli.follow import Change, follow
 
-Format = Literal["table", "wide", "json", "yaml"]
+Format = Literal["table", "wide", "name", "json", "yaml"]
 
 STATUS_OF: Final = {"plans": "plans_status", "objects": "objects_status", "backends": "failures"}
 """Tables that have a status table: a row for each row that could not be reconciled, with the error."""
 
 
 class Selection(NamedTuple):
-    """Which rows of which table. ``namespace`` None: all."""
+    """Selection of rows of a table. ``namespace`` is ``None`` for all namespaces."""
 
     table: str
     name: str | None
     namespace: str | None
 
     def has(self, row: Row) -> bool:
-        """Whether a row is meant."""
+        """True if a row is selected."""
         where = columns.namespace(self.table, row)
         if self.namespace is not None and where is not None and where != self.namespace:
             return False
@@ -36,17 +38,17 @@ class Selection(NamedTuple):
 
     @property
     def under(self) -> str:
-        """What the names of all that is meant begin with, as far as a process can have them in that order."""
+        """Prefix of the names of all selected rows, for tables that a process can list by prefix."""
         namespace = self.namespace or (self.name or "").rpartition("/")[0]
         return f"{namespace}/" if namespace else ""
 
     def __str__(self) -> str:
-        called = f" called '{self.name}'" if self.name else ""
-        return f"{self.table}{called}" + (f" in namespace {self.namespace}" if self.namespace else "")
+        suffix = f" called '{self.name}'" if self.name else ""
+        return f"{self.table}{suffix}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 class View(NamedTuple):
-    """How rows become lines of cells."""
+    """Format of rows as lines of cells."""
 
     selection: Selection
     wide: bool
@@ -68,7 +70,11 @@ class View(NamedTuple):
         fixed = [event] if event else []
         if self._has_namespaces(sample or row):
             fixed.append(columns.namespace(table, row) or "")
-        cells = [*fixed, columns.title(table, row), *(column.text(row) for column in self._columns(sample or row))]
+        cells = [
+            *fixed,
+            columns.title(table, row),
+            *(columns.cell(column, row) for column in self._columns(sample or row)),
+        ]
         return cells if self.status is None else [*cells, self._status(key)]
 
     def _columns(self, sample: Row) -> list[columns.Column]:
@@ -87,12 +93,19 @@ class View(NamedTuple):
 
 
 @click.command()
-@click.argument("table")
-@click.argument("name", required=False)
+@click.argument("table", shell_complete=completion.tables)
+@click.argument("name", required=False, shell_complete=completion.services)
 @click.option("-n", "--namespace", metavar="NS", help="The namespace. [default: default]")
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-@click.option("-o", "--output", "form", type=click.Choice(["table", "wide", "json", "yaml"]), default="table")
-@click.option("-w", "--watch", is_flag=True, help="Go on with what changes.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(get_args(Format)),
+    default="table",
+    help="wide: all columns; name: NAMESPACE/NAME, each once, as this command takes them.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Go on: redrawn on a terminal, else a line for each change.")
 @sockets.options
 def get(
     table: str,
@@ -109,8 +122,18 @@ def get(
 
     NAME, or NAMESPACE/NAME, gives those of one service. Without an option the process asked is this
     node's agent, else the operator; --cluster c2 asks those of a lab's cluster.
+
+    On a narrow terminal wide cells are cut, then columns left out; -o json and a pipe have everything.
+
+    \b
+    isthmus get backends demo/echo -o wide    all columns of one service's backends
+    isthmus get plans -A -w                   what is called, redrawn as it changes
+    isthmus get faults -A -o yaml             every field
+    isthmus get imports -A -o name | xargs -n1 isthmus diagnose
+
+    Example: isthmus get imports -A
     """
-    if watch and form == "yaml":
+    if watch and form in ("yaml", "name"):
         raise click.UsageError("-w goes with -o table, wide or json")
     if name and "/" in name:
         all_namespaces = True
@@ -125,18 +148,32 @@ def get(
 
 
 def _print(listing: Listing[Any], view: View, *, form: Format) -> None:
-    rows = [(key, row) for key, row in zip(listing.keys, listing.rows, strict=True) if view.selection.has(row)]
-    rows.sort(key=lambda pair: (columns.namespace(view.selection.table, pair[1]) or "", pair[0]))
+    rows = _sorted(zip(listing.keys, listing.rows, strict=True), view)
     if form in ("json", "yaml"):
         document = {"table": view.selection.table, "complete": listing.complete, "pending": listing.pending}
         write: Callable[[Any], None] = output.json if form == "json" else output.yaml
         write(document | {"rows": [_with_status(key, row, view.status) for key, row in rows]})
+    elif form == "name":
+        for name in dict.fromkeys(next(iter(columns.names(row)), key) for key, row in rows):
+            output.line(name)
     elif rows:
-        output.table(view.heads(rows[0][1]), [view.cells(key, row, sample=rows[0][1]) for key, row in rows])
+        for line in _table(rows, view):
+            print(line)
     if not listing.complete and form in ("table", "wide"):
         output.note(f"not complete: still waiting for {', '.join(listing.pending)}")
     if not rows:
         _nothing(view.selection, form=form)
+
+
+def _sorted(rows: Iterable[tuple[str, Row]], view: View) -> list[tuple[str, Row]]:
+    """Return the selected rows with their keys, by namespace and key."""
+    selected = [(key, row) for key, row in rows if view.selection.has(row)]
+    return sorted(selected, key=lambda pair: (columns.namespace(view.selection.table, pair[1]) or "", pair[0]))
+
+
+def _table(rows: Sequence[tuple[str, Row]], view: View) -> list[str]:
+    sample = rows[0][1]
+    return output.table_lines(view.heads(sample), [view.cells(key, row, sample=sample) for key, row in rows])
 
 
 def _nothing(selection: Selection, *, form: Format) -> None:
@@ -150,52 +187,75 @@ def _nothing(selection: Selection, *, form: Format) -> None:
 
 
 def _watch(socket: Socket, view: View, *, as_json: bool) -> None:
-    """Rows as they are, then each change in a line of its own."""
-    tell = _json_teller(view) if as_json else _line_teller(view)
+    """Redraw rows as they change; into a pipe and as JSON, write each change as a line of its own."""
     try:
+        if output.is_terminal() and not as_json:
+            _redraw(socket, view)
+        write = _json_writer(view) if as_json else _line_writer(view)
         for changes in _selected(socket, view):
-            tell(changes)
+            write(changes)
     except KeyboardInterrupt:
         return
-    except QueryError as why:
-        raise click.ClickException(str(why)) from None
+    except QueryError as error:
+        raise click.ClickException(str(error)) from None
 
 
-def _json_teller(view: View) -> Callable[[list[Change]], None]:
-    def tell(changes: list[Change]) -> None:
+def _redraw(socket: Socket, view: View) -> NoReturn:
+    """Draw the selected rows whenever they, their status or the terminal's size change."""
+    rows: dict[str, Row] = {}
+    followed = _followed(view, rows)
+    drawn: object = None
+    with screen.screen() as draw:
+        for changes in follow(socket, followed, period=screen.PERIOD):
+            for change in changes:
+                _keep(followed[change.table], change)
+            size = os.get_terminal_size(sys.stdout.fileno())
+            if changes or size != drawn:
+                selected = _sorted(rows.items(), view)
+                draw(_table(selected, view) if selected else [f"No {view.selection}"])
+                drawn = size
+    raise AssertionError("a process is followed until it ends")
+
+
+def _followed(view: View, rows: dict[str, Row]) -> dict[str, dict[str, Row]]:
+    table = view.selection.table
+    return {table: rows} if view.status is None else {table: rows, STATUS_OF[table]: view.status}
+
+
+def _json_writer(view: View) -> Callable[[list[Change]], None]:
+    def write(changes: list[Change]) -> None:
         for change in changes:
             row = change.row and _with_status(change.key, change.row, view.status)
             output.json({"event": change.event, "key": change.key, "row": row}, indent=0)
 
-    return tell
+    return write
 
 
-def _line_teller(view: View) -> Callable[[list[Change]], None]:
+def _line_writer(view: View) -> Callable[[list[Change]], None]:
     widths: list[int] = []
     sample: Row = {}
 
-    def tell(changes: list[Change]) -> None:
+    def write(changes: list[Change]) -> None:
         nonlocal sample
         rows = [(change, change.row or change.old or {}) for change in changes]
         if not rows:
             return
-        head = [] if sample else [view.heads(rows[0][1], event=True)]
         sample = sample or rows[0][1]
         cells = [view.cells(change.key, row, sample=sample, event=change.event) for change, row in rows]
-        output.lines([*head, *cells], widths=widths)
+        output.lines(cells, widths=widths, heads=view.heads(sample, event=True))
 
-    return tell
+    return write
 
 
 def _selected(socket: Socket, view: View) -> Iterator[list[Change]]:
     """Changes of the selected rows, and of their status: the row is then printed again."""
     table = view.selection.table
     rows: dict[str, Row] = {}
-    known = {table: rows} if view.status is None else {table: rows, STATUS_OF[table]: view.status}
-    for changes in follow(socket, known):
+    followed = _followed(view, rows)
+    for changes in follow(socket, followed):
         printed: dict[str, Change] = {}
         for change in changes:
-            _keep(known[change.table], change)
+            _keep(followed[change.table], change)
             row = change.row or change.old or {}
             if change.table != table:
                 row = rows.get(change.key, {})
@@ -213,15 +273,15 @@ def _keep(rows: dict[str, Row], change: Change) -> None:
 
 
 def _statuses(socket: Socket, table: str) -> dict[str, Row] | None:
-    """What the reconciler of a table could not do, by key; None for a table without."""
+    """Return a table's reconciler failures by key; ``None`` for a table without a reconciler."""
     if table not in STATUS_OF:
         return None
     try:
         listing = socket.table(STATUS_OF[table])
     except NoTable:
         return None
-    except QueryError as why:
-        raise click.ClickException(str(why)) from None
+    except QueryError as error:
+        raise click.ClickException(str(error)) from None
     return dict(zip(listing.keys, listing.rows, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""``isthmus clusters certs``, ``rotate-ca``, ``refresh``, ``invite``, ``join``, ``leave``.
+"""``isthmus clusters certs``, ``rotate-ca STEP``, ``refresh``, ``invite``, ``join``, ``leave``.
 
 Each is run where the operator's configuration is: it names the own etcd, the folder of keys (that of ``etcd.ca_file``)
 and the directory of the peers' files. Secrets go from hand to hand in one token, which is read from stdin or a file and
@@ -8,10 +8,12 @@ is never an argument: whoever lists processes would see it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GRPC_LOG = "GRPC_VERBOSITY"
 TOKEN_SIZE = 1 << 17
 """Characters of a token that are read, at most: twice what one may have."""
 
@@ -43,10 +46,32 @@ _advertise = click.option(
 )
 
 
-def of_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+def of_a_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a cluster, and turn gRPC's own log off."""
+
+    @wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        import_quiet_grpc()
+        return function(*args, **kwargs)
+
     for option in reversed(_options):
         command = option(command)
     return command
+
+
+def import_quiet_grpc() -> None:
+    """Import gRPC without its log: an error of a connection is reported once, by us.
+
+    gRPC reads the variable when it is imported. It is set for no longer than that: what this process starts, such as
+    tests do, logs as it does by itself.
+    """
+    before = os.environ.get(GRPC_LOG)
+    os.environ.setdefault(GRPC_LOG, "NONE")
+    try:
+        importlib.import_module("grpc")
+    finally:
+        if before is None:
+            del os.environ[GRPC_LOG]
 
 
 @click.command()
@@ -58,7 +83,10 @@ def of_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 def certs(
     file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int, renew: bool, clients: tuple[str, ...]
 ) -> None:
-    """Make the cluster's authority, certificates, and the users and roles of its etcd. May be run again."""
+    """Make the cluster's authority, certificates, and the users and roles of its etcd. May be run again.
+
+    Example: isthmus clusters certs --config c1/operator.toml --host isthmus-etcd.isthmus-system.svc
+    """
     home = own_cluster(file, flags)
     with _errors():
         made = home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=renew, domain=home.domain)
@@ -68,16 +96,9 @@ def certs(
     _guard(home)
 
 
-@click.command("rotate-ca")
-@click.argument("step", type=click.Choice(["begin", "switch", "end"]))
-@of_a_cluster
-@click.option("--host", "hosts", multiple=True, help="As for certs.")
-@click.option("--days", default=365, show_default=True, type=click.IntRange(1), help="Life of certificates.")
-def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int) -> None:
-    """Change the authority: begin (both are trusted), switch (the new one signs), end (the old one is forgotten).
-
-    After each step every peer runs `isthmus clusters refresh`.
-    """
+def rotate_by_hand(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int) -> None:
+    """Carry out one step of a rotation in the folder of keys."""
+    import_quiet_grpc()
     from isthmus.clusterset import joining
 
     home = own_cluster(file, flags)
@@ -103,7 +124,10 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
 @click.command()
 @of_a_cluster
 def refresh(file: Path | None, flags: tuple[str, ...]) -> None:
-    """Trust the authorities that the peers publish now."""
+    """Trust the authorities that the peers publish now.
+
+    Example: isthmus clusters refresh --config c1/operator.toml
+    """
     from isthmus.clusterset import joining
 
     changed = _run(joining.refresh(own_cluster(file, flags)))
@@ -115,7 +139,10 @@ def refresh(file: Path | None, flags: tuple[str, ...]) -> None:
 @_advertise
 @click.option("--expires", default=3600, show_default=True, type=click.IntRange(10, 86400), metavar="SECONDS")
 def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...], expires: int) -> None:
-    """Print a token that lets one other cluster join, and wait until it has."""
+    """Print a token that lets one other cluster join, and wait until it has.
+
+    Example: isthmus clusters invite --config c1/operator.toml --advertise https://192.0.2.1:2379
+    """
     from isthmus.clusterset import joining
 
     home = own_cluster(file, flags)
@@ -146,13 +173,16 @@ def join(
     advertise: tuple[str, ...],
     wait: float,
 ) -> None:
-    """Join the cluster whose `isthmus clusters invite` printed the token that is read from stdin."""
+    """Join the cluster whose `isthmus clusters invite` printed the token that is read from stdin.
+
+    Example: isthmus clusters join --token-file token --config c2/operator.toml --advertise https://192.0.2.2:2379
+    """
     from isthmus.clusterset import joining
 
     home = own_cluster(file, flags)
     if token not in (None, "-"):
-        why = "whoever lists processes (ps) reads a token that is an argument"
-        raise click.ClickException(f"{why}: give it on stdin or with --token-file, and invite again")
+        reason = "whoever lists processes (ps) reads a token that is an argument"
+        raise click.ClickException(f"{reason}: give it on stdin or with --token-file, and invite again")
     name = _run(joining.join(home, _read_token(token_file), advertise=advertise, patience=wait))
     output.note(f"joined cluster {name}: isthmus clusters status")
 
@@ -161,7 +191,10 @@ def join(
 @click.argument("name")
 @of_a_cluster
 def leave(name: str, file: Path | None, flags: tuple[str, ...]) -> None:
-    """Stop following the cluster NAME, and take its access to this one away."""
+    """Stop following the cluster NAME, and take its access to this one away.
+
+    Example: isthmus clusters leave c2 --config c1/operator.toml
+    """
     from isthmus.clusterset import joining
     from isthmus.model.names import ClusterName
 
@@ -182,8 +215,8 @@ def own_cluster(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
 
     try:
         config = load(file, environment=os.environ, flags=flags)
-    except ConfigError as why:
-        raise click.ClickException(str(why)) from None
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
     needed = {
         "cluster.name": config.cluster.name,
         "cluster.id": config.cluster.id,
@@ -204,7 +237,7 @@ def own_cluster(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
 
 
 def _hosts(home: OwnCluster, more: Iterable[str]) -> list[str]:
-    """What the server's certificate has to be for."""
+    """Host names and addresses that the server's certificate must cover."""
     named = [urlsplit(each).hostname or "" for each in home.etcd.endpoints]
     return [*dict.fromkeys([*filter(None, named), *more, "localhost", "127.0.0.1"])]
 
@@ -227,18 +260,16 @@ def _guard(home: OwnCluster) -> None:
     path = home.folder.path
     try:
         _run(joining.guard(home), passing=(Transient,))
-    except Denied as why:
-        raise click.ClickException(f"{why}: is {path}/root.password the password of its user root?") from None
-    except Transient as why:
+    except Denied as error:
+        raise click.ClickException(f"{error}: is {path}/root.password the password of its user root?") from None
+    except Transient as error:
         flags = f"--cert-file {path}/server.crt --key-file {path}/server.key"
         raise click.ClickException(
-            f"{why}\nno users made: this etcd is open to whoever reaches it until this was run again while it answers."
+            f"{error}\nno users made: "
+            "this etcd is open to whoever reaches it until this was run again while it answers."
             f"\nStart it so, then again: etcd … {flags} --client-cert-auth --trusted-ca-file {path}/ca.crt"
         ) from None
     output.note("etcd: users root, operator, mirror and local are there, and nobody else is let in")
-
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connection is reported once, by us
 
 
 def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] = ()) -> T:
@@ -254,8 +285,8 @@ def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] =
         return asyncio.run(work)
     except passing:
         raise
-    except (JoinError, PkiError, EtcdError, Transient, Expired, OSError) as why:
-        raise click.ClickException(str(why)) from None
+    except (JoinError, PkiError, EtcdError, Transient, Expired, OSError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 @contextmanager
@@ -265,5 +296,5 @@ def _errors() -> Iterator[None]:
 
     try:
         yield
-    except (PkiError, OSError) as why:
-        raise click.ClickException(str(why)) from None
+    except (PkiError, OSError) as error:
+        raise click.ClickException(str(error)) from None

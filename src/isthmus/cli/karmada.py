@@ -64,6 +64,8 @@ def join(kubeconfig: str | None, context: str, namespace: str, files: tuple[Path
 
     Runs until it is stopped; of several replicas one works. Keys and peers travel as Works: no member's kubeconfig is
     needed.
+
+    Example: isthmus karmada join --karmada-kubeconfig karmada-apiserver.config --once
     """
     from isthmus.processes import karmada as process
 
@@ -81,14 +83,17 @@ def join(kubeconfig: str | None, context: str, namespace: str, files: tuple[Path
 @_of_a_control_plane
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
 def status(kubeconfig: str | None, context: str, namespace: str, form: str) -> None:
-    """State of each member. Exits with 1 where one has not got what it needs to be joined."""
+    """State of each member. Exits with 1 where one has not got what it needs to be joined.
+
+    Example: isthmus karmada status --karmada-kubeconfig karmada-apiserver.config
+    """
     report = _reported(_config(kubeconfig, context), namespace, lambda control: control.status())
     states = {each.name: _state(each, report) for each in report.members}
     if form == "json":
-        found = [
+        members = [
             {**_fields(each), "state": states[each.name][0], "reason": states[each.name][1]} for each in report.members
         ]
-        output.json({"members": found, "drained": report.drained})
+        output.json({"members": members, "drained": report.drained})
     else:
         output.table(
             ["MEMBER", "ID", "STATE", "READY", "REGION", "ZONES", "ETCD", "TAINTS", "REASON"],
@@ -102,7 +107,10 @@ def status(kubeconfig: str | None, context: str, namespace: str, form: str) -> N
 @group.command()
 @of_a_cluster
 def access(file: Path | None, flags: tuple[str, ...]) -> None:
-    """In a member, beside its etcd: keep the users of that etcd as the keys that `join` brought have them."""
+    """Keep the users of a member's etcd equal to the keys that `join` brought. Runs in the member, beside its etcd.
+
+    Example: isthmus karmada access --config c1/operator.toml
+    """
     from isthmus.processes import karmada as process
 
     home = own_cluster(file, flags)
@@ -110,25 +118,29 @@ def access(file: Path | None, flags: tuple[str, ...]) -> None:
 
 
 def _config(kubeconfig: str | None, context: str) -> Config:
-    given = {"kubeconfig": kubeconfig or "", "context": context}
+    options = {"kubeconfig": kubeconfig or "", "context": context}
     try:
-        named = [f"kubernetes.{field}={value}" for field, value in given.items() if value]
+        named = [f"kubernetes.{field}={value}" for field, value in options.items() if value]
         return load(None, environment=os.environ, flags=named)
-    except ConfigError as why:
-        raise click.ClickException(str(why)) from None
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _definitions(file: Path) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        found = [each for each in yaml.safe_load_all(file.read_text()) if each]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as why:
-        raise click.ClickException(f"{file}: {' '.join(str(why).split())}") from None
-    for each in found:
-        if not isinstance(each, dict) or each.get("kind") != "CustomResourceDefinition" or "metadata" not in each:
+        documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise click.ClickException(f"{file}: {' '.join(str(error).split())}") from None
+    for document in documents:
+        if (
+            not isinstance(document, dict)
+            or document.get("kind") != "CustomResourceDefinition"
+            or "metadata" not in document
+        ):
             raise click.ClickException(f"{file}: want CustomResourceDefinitions and nothing else")
-    return found
+    return documents
 
 
 def _reported(
@@ -150,12 +162,12 @@ def _reported(
 
     try:
         return asyncio.run(ask())
-    except (kube.KubeError, ConfigError, Transient, Expired, OSError) as why:
-        raise click.ClickException(str(why)) from None
+    except (kube.KubeError, ConfigError, Transient, Expired, OSError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _state(member: Member, report: Report) -> tuple[str, str]:
-    """What a member is in one word, and why."""
+    """State of a member in one word, and its reason."""
     if member.problem:
         return "out", member.problem
     missing = [each for each in report.deliveries if each.member == member.name and not each.applied]

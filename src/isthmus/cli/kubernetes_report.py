@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-NAMESPACE: Final = "isthmus-system"
-"""Where deploy/ puts everything."""
+from isthmus.installation import SYSTEM
+
 AGENT: Final = "isthmus-agent"
+DNS: Final = "isthmus-dns"
 LABEL: Final = "app.kubernetes.io/name"
-"""What deploy/ calls the agent's pods, and the label that has it."""
+"""Label of pods in deploy/; ``AGENT`` and ``DNS`` are the values of those on every node."""
 LOG_LINES: Final = 5_000
-"""Of each container: about a megabyte."""
+"""Log lines of each container, about a megabyte."""
 PATIENCE: Final = 30
 """Seconds for a request of kubectl."""
 IMPORTED: Final = "multicluster.kubernetes.io/service-name"
@@ -36,11 +37,11 @@ Name = tuple[str, str]
 def report(options: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Files of the report: path and content. ``options``: kubectl's, that select the cluster.
 
-    What cannot be asked is a file with the reason, and the rest goes on.
+    A query that fails is a file with the reason, and the others continue.
     """
     kubectl = _Kubectl(options)
     yield kubectl.file("version", "version", "-o", "json")
-    own = kubectl.objects("-n", NAMESPACE, "get", "pods")
+    own = kubectl.objects("-n", SYSTEM, "get", "pods")
     exports, imports = (kubectl.objects("get", kind, "-A") for kind in ("serviceexports", "serviceimports"))
     named = {_name(each) for each in (*exports, *imports)}
     slices = [
@@ -62,10 +63,10 @@ def report(options: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         yield f"kubernetes/{kind}.json", _json([_without_copy(each) for each in items])
     for pod in own:
         name = pod["metadata"]["name"]
-        logs = ("-n", NAMESPACE, "logs", name, "--all-containers", "--prefix", f"--tail={LOG_LINES}")
+        logs = ("-n", SYSTEM, "logs", name, "--all-containers", "--prefix", f"--tail={LOG_LINES}")
         yield kubectl.file(f"logs/{name}", *logs, suffix="log")
         if (pod["metadata"].get("labels") or {}).get(LABEL) == AGENT:
-            maps = ("-n", NAMESPACE, "exec", name, "-c", "agent", "--", "isthmus", "bpf", "maps", "-o", "json")
+            maps = ("-n", SYSTEM, "exec", name, "-c", "agent", "--", "isthmus", "bpf", "maps", "-o", "json")
             yield kubectl.file(f"maps/{name}", *maps)
     if kubectl.errors:
         yield "kubernetes/errors.txt", "".join(f"{why}\n" for why in kubectl.errors).encode()
@@ -93,14 +94,14 @@ class _Kubectl:
         try:
             done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
         except FileNotFoundError:
-            why = "kubectl is not in PATH"
+            reason = "kubectl is not in PATH"
         except subprocess.TimeoutExpired:
-            why = f"no answer in {PATIENCE} s"
+            reason = f"no answer in {PATIENCE} s"
         else:
             if not done.returncode:
                 return done.stdout
-            why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        self.errors.append(f"kubectl {' '.join(words)}: {why}")
+            reason = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        self.errors.append(f"kubectl {' '.join(words)}: {reason}")
         return b""
 
 
@@ -127,8 +128,11 @@ def _pods(slices: Iterable[Object]) -> Iterator[Name]:
 
 
 def _is_about(event: Object, names: set[Name]) -> bool:
-    of = event.get("involvedObject") or {}
-    return event["metadata"].get("namespace") == NAMESPACE or (of.get("namespace", ""), of.get("name", "")) in names
+    involved = event.get("involvedObject") or {}
+    return (
+        event["metadata"].get("namespace") == SYSTEM
+        or (involved.get("namespace", ""), involved.get("name", "")) in names
+    )
 
 
 def _status(pod: Object) -> Object:

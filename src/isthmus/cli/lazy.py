@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 
 class LazyGroup(click.Group):
@@ -39,14 +41,14 @@ class LazyGroup(click.Group):
         return None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an option of this group that comes behind the command is refused with its right place."""
+        """Run a command; an option of this group that follows the command is refused with its right place."""
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as why:
-            if not any(why.option_name in each.opts for each in self.params):
+        except click.NoSuchOption as error:
+            if not any(error.option_name in each.opts for each in self.params):
                 raise
-            place = f"{why.option_name} comes before the command: {ctx.command_path} {why.option_name} ..."
-            raise click.UsageError(place, why.ctx) from None
+            place = f"{error.option_name} comes before the command: {ctx.command_path} {error.option_name} ..."
+            raise click.UsageError(place, error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands' lines of help, without importing any."""
@@ -57,4 +59,6 @@ class LazyGroup(click.Group):
     def _added(self) -> list[metadata.EntryPoint]:
         if not self._entry_points:
             return []
+        from importlib import metadata
+
         return [each for each in metadata.entry_points(group=self._entry_points) if each.name not in self._lazy]

@@ -11,6 +11,7 @@ import msgspec
 from click.core import ParameterSource
 
 from isthmus import host_user
+from isthmus.cli import completion, contexts
 
 LABS = host_user.LABS
 FILE = "clusters.json"
@@ -18,7 +19,7 @@ FILE = "clusters.json"
 
 def _without_context(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """The value, unless ``isthmus --context`` is given: beside one a variable has no effect, an option is refused."""
-    if value is None or not ctx.find_root().params.get("context"):
+    if value is None or not contexts.selected(ctx):
         return value
     if param.name is not None and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT:
         return None
@@ -30,11 +31,16 @@ lab_option = click.option(
     metavar="LAB",
     envvar="ISTHMUS_LAB",
     callback=_without_context,
+    shell_complete=completion.labs,
     help="Which lab; or $ISTHMUS_LAB.  [default: demo, or the only one]",
 )
 """Shared by commands about a lab and commands about a cluster of one."""
 cluster_option = click.option(
-    "--cluster", metavar="CLUSTER", callback=_without_context, help="A cluster of a lab on this machine: c1, c2, …"
+    "--cluster",
+    metavar="CLUSTER",
+    callback=_without_context,
+    shell_complete=completion.clusters,
+    help="A cluster of a lab on this machine: c1, c2, …",
 )
 
 
@@ -42,28 +48,30 @@ class LocalCluster(msgspec.Struct, frozen=True):
     """One cluster of the file: absolute paths."""
 
     sockets: dict[str, str]
-    """Of the admin sockets, by process."""
+    """Paths of the admin sockets, by process."""
     pin: str
-    """Empty: it has none, since its lab runs without privileges."""
+    """Directory of pinned maps; empty if the lab runs without privileges and so has none."""
+    agents: dict[str, str] = {}
+    """Admin sockets of the agents of further nodes, by node."""
 
 
 def labs() -> list[str]:
     """The names of this user's labs; a ClickException where they cannot be read."""
-    if why := host_user.refusal():
-        raise click.ClickException(why)
+    if reason := host_user.refusal():
+        raise click.ClickException(reason)
     return sorted(path.parent.name for path in LABS.glob(f"*/{FILE}"))
 
 
 def of_root() -> str:
-    """What to say after "there is no lab" to an ordinary user: whether there may be one of root's."""
-    others = host_user.HOST_USER != 0 and (host_user.RUN_OF_ROOT / "labs").exists()
-    return "; labs of root are seen with sudo" if others else ""
+    """Text after "there is no lab" for an ordinary user: root may have one."""
+    roots_labs = host_user.HOST_USER != 0 and (host_user.RUN_OF_ROOT / "labs").exists()
+    return "; labs of root are seen with sudo" if roots_labs else ""
 
 
 def default_lab() -> str:
-    """The lab that is meant where none is named."""
-    present = labs()
-    return present[0] if len(present) == 1 else "demo"
+    """The default lab."""
+    names = labs()
+    return names[0] if len(names) == 1 else "demo"
 
 
 def clusters(lab: str) -> dict[str, LocalCluster]:
@@ -71,16 +79,16 @@ def clusters(lab: str) -> dict[str, LocalCluster]:
     path = LABS / lab / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, LocalCluster])
-    except (OSError, msgspec.MsgspecError) as why:
-        raise click.ClickException(f"{path}: {why}") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
 
 
 def cluster(name: str | None, *, lab: str | None) -> LocalCluster:
     """The cluster that ``--cluster`` and ``--lab`` mean; a ClickException that lists the choice where there is none."""
-    present = labs()
+    names = labs()
     lab = lab or default_lab()
-    if lab not in present:
-        up = f"; up are: {', '.join(present)}" if present else ""
+    if lab not in names:
+        up = f"; up are: {', '.join(names)}" if names else ""
         raise click.ClickException(f"no lab '{lab}' on this machine{up}; start it with: isthmus lab up{of_root()}")
     found = clusters(lab)
     if name is None:

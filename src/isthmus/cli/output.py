@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from isthmus.cli import layout
+
 WIDEST = 1 << 14
 """Columns where no terminal bounds them: what programs read is never folded."""
 BAD = ("error", "failed", "refused", "stale", "missing", "not ready")
@@ -27,43 +29,52 @@ def line(text: str = "", *, file: TextIO | None = None) -> None:
     print(plain(text), file=file)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns three blanks apart, as kubectl prints them. On a terminal long cells are folded within their column."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(file=sys.stdout, highlight=False, width=width(), height=100)
-    found = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="")
-    for name in heads:
-        found.add_column(name, no_wrap=width() == WIDEST, overflow="fold")
-    for row in rows:
-        found.add_row(*(Text(plain(cell), style=_style(cell)) for cell in row))
-    with console.capture() as capture:
-        console.print(found)
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, least: Sequence[str] = ()) -> None:
+    """Print columns three blanks apart, as kubectl does. ``least``: see :func:`isthmus.cli.layout.layout`."""
+    for each in table_lines(heads, rows, least=least):
+        print(each)
 
 
-def lines(rows: Sequence[Sequence[str]], *, widths: list[int]) -> None:
-    """The same columns for what is followed: one grows when it must, for good, and earlier lines stay as they are.
+def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str]], *, least: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a table, none wider than the terminal. The last column is wrapped, others are cut."""
+    texts = [_texts(row) for row in rows]
+    empty = [number for number, cells in enumerate(zip(*texts, strict=True)) if not any(cells)]
+    columns = layout.layout(heads, layout.widths([heads, *texts]), width(), least=least, empty=empty)
+    return [*columns.lines(heads), *(each for row in texts for each in columns.lines(row, style=_style()))]
+
+
+def lines(
+    rows: Sequence[Sequence[str]], *, widths: list[int], heads: Sequence[str] = (), least: Sequence[str] = ()
+) -> None:
+    """Write rows as they are followed, below their heads. A column that grows stays wide; earlier lines stay.
 
     ``widths`` begins empty and is kept by the caller.
     """
-    rows = [[plain(cell) for cell in row] for row in rows]
-    widths += [0] * (max(map(len, rows), default=0) - len(widths))
-    for row in rows:
-        widths[:] = [max(size, len(cell)) for size, cell in zip(widths, row, strict=True)]
-    for row in rows:
-        print(_cut("   ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()), flush=True)
+    if not rows:
+        return
+    texts = [_texts(row) for row in rows]
+    above = [heads] if heads and not widths else []
+    widths[:] = [max(pair) for pair in zip(widths or [0] * len(rows[0]), layout.widths([*above, *texts]), strict=True)]
+    columns = layout.layout(heads or [""] * len(rows[0]), widths, width(), least=least)
+    for each in [*map(columns.line, above), *(columns.line(row, style=_style()) for row in texts)]:
+        print(each, flush=True)
+
+
+def _texts(row: Sequence[str]) -> list[str]:
+    return [plain(cell).replace("\n", " ") for cell in row]
 
 
 def paragraph(first: str, text: str) -> None:
-    """A text after its beginning; on a terminal it is folded at blanks, and goes on below where it began."""
+    """A text after a prefix; on a terminal it is wrapped at blanks and indented below its beginning."""
     wrap = textwrap.TextWrapper(
         width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False, break_long_words=True
     )
     line(wrap.fill(text) if width() > 2 * len(first) else first + text)
+
+
+def cut(text: str) -> str:
+    """A line of text, cut where the terminal ends."""
+    return layout.cut(plain(text), width())
 
 
 def width() -> int:
@@ -72,10 +83,6 @@ def width() -> int:
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDEST
     except (OSError, ValueError):
         return WIDEST
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= width() else f"{line[: width() - 1]}…"
 
 
 def json(value: Any, *, indent: int = 2) -> None:
@@ -96,10 +103,27 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _style(cell: str) -> str:
-    return "red" if any(word in cell.lower() for word in BAD) else ""
+def coloured() -> bool:
+    """True if standard output is a terminal that shows colours, and its user has not turned them off.
+
+    See https://no-color.org: any value of NO_COLOR that is not empty turns them off.
+    """
+    return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def is_terminal() -> bool:
+    """True if standard output is a terminal that can be written anywhere, not only line by line."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _style() -> layout.Style:
+    return _red if coloured() else layout.unstyled
+
+
+def _red(cell: str) -> tuple[str, str]:
+    return ("\x1b[31m", "\x1b[0m") if any(word in cell.lower() for word in BAD) else ("", "")
 
 
 def sentences(*texts: str) -> str:
-    """Those that are not empty, each once, in one line."""
+    """Join the non-empty texts, each once, in one line."""
     return "; ".join(dict.fromkeys(filter(None, texts)))

@@ -17,7 +17,10 @@ CHUNK = 1 << 16
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def relay(path: Path) -> None:
-    """Copy standard input to the admin socket PATH and its answers to standard output, until either ends."""
+    """Copy standard input to the admin socket PATH and its answers to standard output, until either ends.
+
+    Example: isthmus relay /run/isthmus/agent.sock
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))

@@ -1,4 +1,4 @@
-"""Admin sockets of a cluster that a kubeconfig names: each question goes through ``kubectl exec`` into the pod.
+"""Admin sockets of a cluster that a kubeconfig names: each query runs ``kubectl exec`` in the pod.
 
 kubectl has the credentials and the transport; in the pod ``isthmus relay`` copies between its standard streams and the
 socket. A connection is kept for all questions of a command, since each exec takes as long as a TLS handshake and more.
@@ -18,14 +18,17 @@ import click
 import msgspec
 
 from isthmus.admin.query import Socket
-from isthmus.cli.kubernetes_report import AGENT, LABEL, NAMESPACE
+from isthmus.cli.kubernetes_report import AGENT, DNS, LABEL
+from isthmus.cli.sockets import NAME_SERVERS
+from isthmus.installation import SYSTEM
 
 RUN: Final = Path("/run/isthmus")
 OPERATOR: Final = "isthmus-operator"
+KEYS: Final = "isthmus-keys"
 ENDING: Final = 1.0
 """Seconds that a command has to end after its connection has."""
 EXIT_CODE: Final = "command terminated with exit code"
-"""What kubectl adds to the errors of a command in a pod."""
+"""Text that kubectl adds to the errors of a command in a pod."""
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -37,28 +40,43 @@ class Pod(msgspec.Struct, frozen=True):
     containers: frozenset[str]
 
 
-def find(context: str, *, node: str = "") -> list[Socket]:
-    """The sockets of a cluster: the agent and the name servers of a node, and the operator that leads."""
+def find(context: str, *, node: str = "", keepers: bool = False) -> list[Socket]:
+    """The sockets of a cluster: the agent and the name servers of a node, and the operator that leads.
+
+    ``keepers``: also that of the process that keeps the cluster's keys, which has no rows; none where keys are made by
+    hand.
+    """
     pods = _pods(context)
-    agents = [pod for pod in pods if pod.app == AGENT and node in ("", pod.node)]
+    on_nodes = [pod for pod in pods if pod.app in (AGENT, DNS) and node in ("", pod.node)]
     operators = [pod for pod in pods if pod.app == OPERATOR]
-    if not agents and not operators:
+    if not on_nodes and not operators:
         where = f" on node {node}" if node else ""
-        raise click.ClickException(f"context {context}: no pod of Isthmus runs in namespace {NAMESPACE}{where}")
-    on_node = [name for name in ("agent", "dns", "dns-second") if agents and name in agents[0].containers]
-    found = [_socket(context, agents[0], name) for name in on_node]
+        raise click.ClickException(f"context {context}: no pod of Isthmus runs in namespace {SYSTEM}{where}")
+    by_process = {
+        name: pod
+        for pod in reversed(on_nodes)
+        if pod.node == on_nodes[0].node
+        for name in pod.containers & {"agent", *NAME_SERVERS}
+    }
+    sockets = [_socket(context, by_process[name], name) for name in sorted(by_process)]
     leading = _leader(context) if len(operators) > 1 else ""
     chosen = [pod for pod in operators if leading.startswith(pod.name)] or operators[:1]
-    return found[:1] + [_socket(context, pod, "operator") for pod in chosen] + found[1:]
+    sockets[1:1] = [_socket(context, pod, "operator") for pod in chosen]
+    return [*sockets, *(_socket(context, pod, "keys") for pod in pods if keepers and pod.app == KEYS)]
 
 
 def agents(context: str, *, node: str = "") -> list[Socket]:
     """The agents of all nodes, or of one: what is known by each node alone is asked of each."""
-    found = [pod for pod in _pods(context) if pod.app == AGENT and node in ("", pod.node)]
-    if not found:
+    pods = [pod for pod in _pods(context) if pod.app == AGENT and node in ("", pod.node)]
+    if not pods:
         where = f" on node {node}" if node else ""
-        raise click.ClickException(f"context {context}: no agent runs in namespace {NAMESPACE}{where}")
-    return [_socket(context, pod, "agent") for pod in found]
+        raise click.ClickException(f"context {context}: no agent runs in namespace {SYSTEM}{where}")
+    return [_socket(context, pod, "agent") for pod in pods]
+
+
+def agents_by_node(context: str) -> dict[str, Socket]:
+    """The agent of each node."""
+    return {pod.node: _socket(context, pod, "agent") for pod in _pods(context) if pod.app == AGENT}
 
 
 def node_of(context: str, pod: str) -> str:
@@ -70,7 +88,8 @@ def node_of(context: str, pod: str) -> str:
 
 
 def _pods(context: str) -> list[Pod]:
-    body = _kubectl(context, "-n", NAMESPACE, "get", "pods", "-l", f"{LABEL} in ({AGENT},{OPERATOR})", "-o", "json")
+    selector = f"{LABEL} in ({AGENT},{DNS},{OPERATOR},{KEYS})"
+    body = _kubectl(context, "-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json")
     return sorted(
         (
             Pod(
@@ -87,8 +106,8 @@ def _pods(context: str) -> list[Pod]:
 
 
 def _leader(context: str) -> str:
-    """Who holds the operator's Lease: the pod's name and its process id."""
-    lease = _kubectl(context, "-n", NAMESPACE, "get", "lease", OPERATOR, "-o", "json")
+    """Holder of the operator's Lease: the pod's name and its process id."""
+    lease = _kubectl(context, "-n", SYSTEM, "get", "lease", OPERATOR, "-o", "json")
     holder: str = lease.get("spec", {}).get("holderIdentity") or ""
     return holder
 
@@ -110,12 +129,12 @@ def _output(context: str, *words: str) -> bytes:
 
 
 def _socket(context: str, pod: Pod, process: str) -> Socket:
-    command = ["kubectl", "--context", context, "-n", NAMESPACE, "exec", "-i", pod.name, "-c", process, "--"]
+    command = ["kubectl", "--context", context, "-n", SYSTEM, "exec", "-i", pod.name, "-c", process, "--"]
     path = RUN / f"{process}.sock"
     dial = Exec([*command, "isthmus", "relay", str(path)])
-    found = Socket(path, dial=dial, ended=dial.ended)
-    click.get_current_context().call_on_close(found.close)
-    return found
+    socket = Socket(path, dial=dial, ended=dial.ended)
+    click.get_current_context().call_on_close(socket.close)
+    return socket
 
 
 class Exec:
@@ -124,7 +143,7 @@ class Exec:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._errors: Future[str] = Future()
-        """Of the last command, when it has ended: what it wrote to standard error."""
+        """Standard error of the last command, once it has ended."""
 
     def __call__(self, timeout: float) -> socket.socket:
         """A new connection; ``timeout`` in seconds for each of its operations."""
@@ -139,7 +158,7 @@ class Exec:
         return own
 
     def ended(self) -> str:
-        """Why the last command ended by itself, in its own words; empty while it runs, or where it wrote nothing."""
+        """Message of the last command that ended by itself; empty while it runs, or if it wrote nothing."""
         try:
             lines = self._errors.result(timeout=ENDING).splitlines()
         except TimeoutError:
@@ -148,5 +167,5 @@ class Exec:
 
 
 def _wait(process: subprocess.Popen[str], errors: Future[str]) -> None:
-    """Wait for the end of a command, which comes with that of its connection, so that it leaves no zombie."""
+    """Wait for a command, which ends with its connection, so that it leaves no zombie."""
     errors.set_result(process.communicate()[1])

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import local
+from isthmus.cli import contexts, local
 
 NAME_SERVERS = ("dns", "dns-second")
-"""Of one node; each answers while the other is away."""
+"""Name servers of one node; each answers while the other is down."""
 PROCESSES = ("agent", "operator", *NAME_SERVERS)
 RUN = Path("/run/isthmus")
 VARIABLE = "ISTHMUS_ADMIN_SOCKET"
@@ -27,38 +27,52 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--socket", type=click.Path(path_type=Path), help=f"A process's admin socket; or ${VARIABLE}."),
         local.lab_option,
         local.cluster_option,
+        contexts.context_option,
     ):
         command = option(command)
     return command
 
 
 def context() -> str:
-    """What ``isthmus --context`` names; empty where it is not given."""
+    """Value of ``isthmus --context``; empty if it is not given."""
     current = click.get_current_context(silent=True)
-    found: str = (current.find_root().params.get("context") if current is not None else "") or ""
-    return found
+    return contexts.selected(current) if current is not None else ""
 
 
-def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str = "") -> list[Socket]:
+def find(
+    *, socket: Path | None, cluster: str | None, lab: str | None, pod: str = "", keepers: bool = False
+) -> list[Socket]:
     """The sockets to ask in turn; a ClickException names the option to add where the choice is unclear.
 
-    ``pod``: namespace/name of a pod; with ``--context``, the agent of its node is asked.
+    ``pod``: namespace/name of a pod; with ``--context``, the agent of its node is asked. ``keepers``: with
+    ``--context``, ``isthmus keys`` too, which has a status and no rows.
     """
     if named := context():
+        if socket is not None:
+            raise click.UsageError("--context and --socket exclude each other")
         from isthmus.cli import remote
 
-        return remote.find(named, node=remote.node_of(named, pod) if pod else "")
+        return remote.find(named, node=remote.node_of(named, pod) if pod else "", keepers=keepers)
     if socket is not None:
         return [Socket(socket)]
     if cluster is not None or lab is not None:
-        found = local.cluster(cluster, lab=lab).sockets
-        return [Socket(Path(found[name])) for name in PROCESSES if name in found]
+        sockets = local.cluster(cluster, lab=lab).sockets
+        return [Socket(Path(sockets[name])) for name in PROCESSES if name in sockets]
     if VARIABLE in os.environ:
         return [Socket(Path(os.environ[VARIABLE]))]
-    present = [path for name in PROCESSES if (path := RUN / f"{name}.sock").exists()]
-    if not present and (labs := local.labs()):
+    paths = [path for name in PROCESSES if (path := RUN / f"{name}.sock").exists()]
+    if not paths and (labs := local.labs()):
         raise click.UsageError(f"which cluster? add --cluster {'|'.join(local.clusters(labs[0]))}")
-    return [Socket(path) for path in present or [RUN / "agent.sock"]]
+    return [Socket(path) for path in paths or [RUN / "agent.sock"]]
+
+
+def agents(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str = "") -> list[Socket]:
+    """The agent that the options select; with ``--context`` those of all nodes, or of the node of a pod."""
+    if named := context():
+        from isthmus.cli import remote
+
+        return remote.agents(named, node=remote.node_of(named, pod) if "/" in pod else "")
+    return find(socket=socket, cluster=cluster, lab=lab)[:1]
 
 
 def ask(sockets: Sequence[Socket], question: Callable[[Socket], T]) -> tuple[Socket, T]:
@@ -67,13 +81,13 @@ def ask(sockets: Sequence[Socket], question: Callable[[Socket], T]) -> tuple[Soc
     for socket in sockets:
         try:
             return socket, question(socket)
-        except QueryError as why:
-            refusals.append(why)
+        except QueryError as error:
+            refusals.append(error)
     raise click.ClickException(str(_most_specific(refusals)))
 
 
 def _most_specific(refusals: Sequence[QueryError]) -> QueryError:
-    """Where no process answers, the refusal of the first; else one line with the tables of those that answer."""
+    """Return the first refusal if no process answers, else one line with the tables of those that answer."""
     answered = [why for why in refusals if isinstance(why, NoTable)]
     if not answered:
         return refusals[0]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @click.argument("name")
 @apiserver.options
 def distrust(name: str, **server: Any) -> None:
-    """Take all records of the cluster NAME out at once, here, until `isthmus clusters trust NAME`."""
+    """Take all records of the cluster NAME out at once, here, until `isthmus clusters trust NAME`.
+
+    Example: isthmus clusters distrust c2 --context c1
+    """
     _decide(name, True, Server(**server))
     output.note(f"no record of cluster {name} counts here any more; undo: isthmus clusters trust {name}")
 
@@ -30,7 +33,10 @@ def distrust(name: str, **server: Any) -> None:
 @click.argument("name")
 @apiserver.options
 def trust(name: str, **server: Any) -> None:
-    """Undo `isthmus clusters distrust NAME`: its records count again as soon as they are read."""
+    """Undo `isthmus clusters distrust NAME`: its records count again as soon as they are read.
+
+    Example: isthmus clusters trust c2 --context c1
+    """
     _decide(name, False, Server(**server))
     output.note(f"cluster {name} is trusted again: isthmus clusters status")
 

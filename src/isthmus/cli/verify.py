@@ -34,6 +34,8 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
     Every cluster gets a namespace with a pod, a Service, a headless Service and their exports; the namespace is deleted
     at the end, also after a failure or an interrupt. Shows of each pair whether its calls go by gateways, and of a call
     that fails which hop is wrong. Exits with 1 when a call does not succeed in time.
+
+    Example: isthmus verify --context c1 --context c2
     """
     from isthmus.cli.verification import clusters, objects
     from isthmus.model.names import ServiceName
@@ -47,18 +49,20 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
     try:
         clusters.each(
             chosen,
-            lambda each: each.apply(objects.manifests(namespace, each.name, numbers[each.name], image=image)),
+            lambda cluster: cluster.apply(
+                objects.manifests(namespace, cluster.name, numbers[cluster.name], image=image)
+            ),
         )
-        found = clusters.each(chosen, lambda each: each.wait(namespace, numbers[each.name], seconds=timeout))
-        results = clusters.verify(chosen, namespace, found, seconds=timeout)
-        called = {name: ServiceName(f"{namespace}/{objects.service(number)}") for name, number in numbers.items()}
+        observed = clusters.each(chosen, lambda each: each.wait(namespace, numbers[each.name], seconds=timeout))
+        results = clusters.verify(chosen, namespace, observed, seconds=timeout)
+        services = {name: ServiceName(f"{namespace}/{objects.service(number)}") for name, number in numbers.items()}
         failing = {call.source for call, each in results.items() if any(each.checks.values())}
-        known = {source: _asked(source, called[source], lab=in_lab) for source in failing}
+        facts = {source: _asked(source, services[source], lab=in_lab) for source in failing}
         results = {
-            call: _with_faults(each, known.get(call.source), called[call.target]) for call, each in results.items()
+            call: _with_faults(each, facts.get(call.source), services[call.target]) for call, each in results.items()
         }
     finally:
-        left = "" if keep else _delete(chosen, namespace, seconds=timeout)
+        warning = "" if keep else _delete(chosen, namespace, seconds=timeout)
         signal.signal(signal.SIGTERM, before)
     failed = sum(bool(why) for each in results.values() for why in each.checks.values())
     if form == "json":
@@ -68,10 +72,10 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
         ]
         output.json({"ok": not failed, "calls": rows, "namespace": namespace if keep else ""})
     else:
-        _print(results, found)
+        _print(results, observed)
     if keep:
         output.note(f"namespace {namespace} is left: isthmus diagnose {namespace}/{objects.service(1)}")
-    sys.exit(1 if failed or left else 0)
+    sys.exit(1 if failed or warning else 0)
 
 
 def _of_contexts(names: tuple[str, ...]) -> list[Cluster]:
@@ -97,10 +101,10 @@ def _delete(chosen: list[Cluster], namespace: str, *, seconds: int) -> str:
 
     try:
         clusters.each(chosen, lambda each: each.delete(namespace, seconds=seconds))
-    except click.ClickException as why:
-        left = f"namespace {namespace} may be left: {why.message}"
-        output.note(left)
-        return left
+    except click.ClickException as error:
+        warning = f"namespace {namespace} may be left: {error.message}"
+        output.note(warning)
+        return warning
     return ""
 
 
@@ -110,7 +114,7 @@ def _end(number: int, _frame: Any) -> NoReturn:
 
 
 def _asked(source: str, service: ServiceName, *, lab: str) -> Facts | None:
-    """What the processes of a calling cluster know of a namespace; None where they cannot be asked."""
+    """Facts of a calling cluster's processes about a namespace; ``None`` if they cannot be queried."""
     from isthmus.cli import diagnose, remote
     from isthmus.cli.diagnosis import facts
 
@@ -124,16 +128,16 @@ def _asked(source: str, service: ServiceName, *, lab: str) -> Facts | None:
         return None
 
 
-def _with_faults(result: Result, known: Facts | None, service: ServiceName) -> Result:
-    """With the hops that are wrong, where a check fails; none where the calling cluster's processes cannot be asked."""
+def _with_faults(result: Result, facts: Facts | None, service: ServiceName) -> Result:
+    """Add the faulty hops to a result with a failed check, if the calling cluster's processes can be queried."""
     from isthmus.cli.diagnosis.exporters import diagnose as walk
 
-    if known is None or not any(result.checks.values()):
+    if facts is None or not any(result.checks.values()):
         return result
-    return msgspec.structs.replace(result, faults=tuple(hop for hop in walk(known, service) if hop.state == "fault"))
+    return msgspec.structs.replace(result, faults=tuple(hop for hop in walk(facts, service) if hop.state == "fault"))
 
 
-def _print(results: Mapping[Call, Result], found: Mapping[str, Found]) -> None:
+def _print(results: Mapping[Call, Result], observed: Mapping[str, Found]) -> None:
     from isthmus.cli import diagnose
     from isthmus.cli.verification import objects
 
@@ -148,7 +152,7 @@ def _print(results: Mapping[Call, Result], found: Mapping[str, Found]) -> None:
         for call, result in results.items()
     ]
     without = ["none in common", *["–"] * len(objects.CHECKS), "–"]
-    rows += [[*pair, *without] for pair in objects.without_family(found)]
+    rows += [[*pair, *without] for pair in objects.without_family(observed)]
     output.table(["FROM", "TO", "FAMILY", *(each.upper() for each in objects.CHECKS), "PATH"], rows)
     for call, result in results.items():
         for why in dict.fromkeys(filter(None, _checks(result))):
@@ -158,7 +162,7 @@ def _print(results: Mapping[Call, Result], found: Mapping[str, Found]) -> None:
 
 
 def _checks(result: Result) -> list[str]:
-    """Why each check fails, in their order."""
+    """Reasons why checks fail, in the order of the checks."""
     from isthmus.cli.verification import objects
 
     return [result.checks[each] for each in objects.CHECKS]

@@ -2,45 +2,95 @@
 
 What belongs here: key layout and values of ClusterMesh, who may publish what, following and judging peers, copies of
 their records, joining, key pairs. What never does: deciding what is exported, global or merged (``mcs``), choosing
-backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names below and no other (a test sees to it).
+backends (``loadbalancer``), anything of Kubernetes but Secrets of keys. Other rooms use the names below and no other (a
+test sees to it).
 
-    follower, connection   sessions with each peer's etcd
-    peer_record            what is known of a peer: facts, its row, its records as rows
-    peer_status            the facts, and the one function that judges by them
-    timings                how often a follower looks, and how long it waits
-    admission              what a peer may publish
-    exports, endpoints     the values of both kinds of records
-    large_records          the same of many endpoints, read by what has changed
-    publisher, owned       the own cluster's records in the own etcd
-    copying                peers' records copied into the own etcd, for many agents
-    joining, pki, rights   how clusters come to trust each other
+    records             keys, values and bounds of records; no I/O
+    peers               sessions with each peer's etcd, and what is known of it
+    publishing          the own cluster's records in the own etcd
+    mirror              peers' records copied into the own etcd, for many agents
+    joining             how clusters join and leave
+    links               what follows from ClusterLinks, and certificates that two clusters sign for each other
+    keeping             keys that live in the cluster: Secrets, renewal, the users of the own etcd
+    certificates, pki   key pairs, and the folder that keeps them
 """
 
-from isthmus.clusterset import certificates, endpoints, exports, joining, peers, pki
-from isthmus.clusterset.connection import PeerStats
-from isthmus.clusterset.copying import Mirror
-from isthmus.clusterset.errors import JoinError, PkiError
-from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.joining import OwnCluster
-from isthmus.clusterset.pki import Folder
-from isthmus.clusterset.publisher import Publisher, PublisherStats
-from isthmus.clusterset.rights import remote_user
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isthmus import lazily
+
+if TYPE_CHECKING:
+    from isthmus.clusterset import certificates, joining, links, peers, pki
+    from isthmus.clusterset.errors import JoinError, PkiError
+    from isthmus.clusterset.joining import OwnCluster
+    from isthmus.clusterset.joining.rights import remote_user
+    from isthmus.clusterset.keeping import AUTHORITY_ROTATION, REQUESTED, Issuer, Keeper, Reader, SigningRequest, Step
+    from isthmus.clusterset.mirror import Mirror
+    from isthmus.clusterset.peers.connection import PeerStats
+    from isthmus.clusterset.peers.follower import Follower
+    from isthmus.clusterset.pki import Folder
+    from isthmus.clusterset.publishing.publisher import PublisherStats
+    from isthmus.clusterset.publishing.publishers import Publishers
+    from isthmus.clusterset.records import endpoints, exports, refusals
+else:
+    __getattr__ = lazily.names(
+        __name__,
+        {
+            "errors": (
+                "JoinError",
+                "PkiError",
+            ),
+            "joining": ("OwnCluster",),
+            "joining.rights": ("remote_user",),
+            "keeping": (
+                "AUTHORITY_ROTATION",
+                "REQUESTED",
+                "Issuer",
+                "Keeper",
+                "Reader",
+                "SigningRequest",
+                "Step",
+            ),
+            "mirror": ("Mirror",),
+            "peers.connection": ("PeerStats",),
+            "peers.follower": ("Follower",),
+            "pki": ("Folder",),
+            "publishing.publisher": ("PublisherStats",),
+            "publishing.publishers": ("Publishers",),
+            "records": (
+                "endpoints",
+                "exports",
+                "refusals",
+            ),
+        },
+    )
 
 __all__ = [
+    "AUTHORITY_ROTATION",
+    "REQUESTED",
     "Folder",
     "Follower",
+    "Issuer",
     "JoinError",
+    "Keeper",
     "Mirror",
     "OwnCluster",
     "PeerStats",
     "PkiError",
-    "Publisher",
     "PublisherStats",
+    "Publishers",
+    "Reader",
+    "SigningRequest",
+    "Step",
     "certificates",
     "endpoints",
     "exports",
     "joining",
+    "links",
     "peers",
     "pki",
+    "refusals",
     "remote_user",
 ]

@@ -1,53 +1,60 @@
-"""Certificates: an authority, and what it vouches for. Pure but for the random numbers and the clock that is passed in.
+"""Certificates: authorities and the certificates that they sign. Pure but for random numbers and the default clock.
 
-Keys are P-256; a key is only ever given back to the caller, who keeps it in a file of mode 0600.
+Keys are P-256. A key is only returned to the caller, who keeps it in a file of mode 0600.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+from isthmus import bounds
+
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 
 SKEW = timedelta(minutes=5)
-"""A certificate is good a little before it is made: clocks differ."""
+"""Certificates are valid from this long before they are issued, because clocks differ."""
+
+EXPIRY_WARNING: Final = timedelta(days=14)
+"""Time before expiry at which status begins to warn: enough to renew within working hours."""
 
 
 class Expiry(NamedTuple):
-    """The end of what a file certifies."""
+    """Time at which a certificate file expires."""
 
     file: str
-    at: datetime
+    time: datetime
     """UTC."""
 
 
 def expiry(certificate: tuple[str, bytes] | None, authorities: tuple[str, bytes] | None) -> Expiry | None:
-    """What ends first of a certificate and of the authorities that the other side is verified by; each a path and its
-    content. A chain ends with its leaf, which is the first in its file; a bundle of authorities with the last of them.
-    None: neither is given, or what is given cannot be read, which whoever uses it finds out."""
-    found: list[Expiry] = []
+    """Earlier expiry of a client certificate and a trust bundle, each a path and its content.
+
+    A chain expires with its leaf, the first certificate in its file; a bundle with its longest-lived authority.
+    None if neither is given or readable; opening the connection reports unreadable files.
+    """
+    expiries: list[Expiry] = []
     if certificate is not None and (times := ends(certificate[1])):
-        found.append(Expiry(certificate[0], times[0]))
+        expiries.append(Expiry(certificate[0], times[0]))
     if authorities is not None and (times := ends(authorities[1])):
-        found.append(Expiry(authorities[0], max(times)))
-    return min(found, key=lambda each: each.at, default=None)
+        expiries.append(Expiry(authorities[0], max(times)))
+    return min(expiries, key=lambda end: end.time, default=None)
 
 
 def ends(content: bytes) -> list[datetime]:
-    """When the certificates of a file end, in their order, UTC; none where one of them cannot be read."""
+    """Expiry times of the certificates in a file, in file order, UTC; empty if any of them is unreadable."""
     try:
-        return [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content)]
+        return [bounds.clamped(each.not_valid_after_utc) for each in x509.load_pem_x509_certificates(content)]
     except (ValueError, x509.InvalidVersion):
         return []
 
@@ -60,7 +67,7 @@ class Pair(Struct, frozen=True):
 
 
 def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pair:
-    """A new authority that vouches for itself."""
+    """Return a new self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = _builder(subject, subject, key.public_key(), days=days, now=now)
@@ -69,28 +76,68 @@ def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pa
     return Pair(pem(builder.sign(key, hashes.SHA256())), key_pem(key))
 
 
+def new_key() -> bytes:
+    """A private key on P-256, as PEM."""
+    return key_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def is_key(content: bytes) -> bool:
+    """True if this is a private key on an elliptic curve, as PEM."""
+    try:
+        return isinstance(serialization.load_pem_private_key(content, password=None), ec.EllipticCurvePrivateKey)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+
+
+def request(key: bytes, name: str, *, hosts: Iterable[str] = (), identity: str = "") -> str:
+    """Return a request for a certificate as :func:`issue` returns one, by the owner of a private key, as PEM."""
+    private = serialization.load_pem_private_key(key, password=None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey), "our keys are on P-256"
+    names = [_general(host) for host in hosts]
+    names += [x509.UniformResourceIdentifier(identity)] if identity else []
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(private, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
 def issue(
-    by: Pair,
+    ca: Pair,
     name: str,
     *,
     hosts: Iterable[str] = (),
     identity: str = "",
-    days: int = 365,
+    days: float = 365,
     now: datetime | None = None,
 ) -> Pair:
-    """A certificate for a server of these addresses and DNS names; without any, for a client of this name.
+    """Return a server certificate for these addresses and DNS names; without any, a client certificate for this name.
 
-    Never for both: whoever gets hold of a client's key must not be taken for the server, nor the other way round.
-    ``identity``: a URI that it is for besides (SPIFFE's X.509-SVID).
+    Never one for both uses: a stolen client key must not authenticate a server, nor the other way round.
+    ``identity``: a URI as further subject (SPIFFE's X.509-SVID).
     """
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = sign(ca, key.public_key(), name, hosts=hosts, identity=identity, days=days, now=now)
+    return Pair(certificate, key_pem(key))
+
+
+def sign(
+    ca: Pair,
+    key: ec.EllipticCurvePublicKey,
+    name: str,
+    *,
+    hosts: Iterable[str] = (),
+    identity: str = "",
+    days: float = 365,
+    now: datetime | None = None,
+) -> bytes:
+    """Return a certificate as :func:`issue` does, as PEM, for a key whose private half is elsewhere."""
     names = [_general(host) for host in hosts]
     uses = SERVER if names else CLIENT
     names += [x509.UniformResourceIdentifier(identity)] if identity else []
-    issuer = x509.load_pem_x509_certificate(by.certificate)
-    signer = serialization.load_pem_private_key(by.key, password=None)
+    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    signer = serialization.load_pem_private_key(ca.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "our authorities have P-256 keys"
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_name(name), issuer.subject, key.public_key(), days=days, now=now)
+    builder = _builder(_name(name), issuer.subject, key, days=days, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([uses]), critical=False)
@@ -98,13 +145,14 @@ def issue(
     builder = builder.add_extension(vouched, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return Pair(pem(builder.sign(signer, hashes.SHA256())), key_pem(key))
+    return pem(builder.sign(signer, hashes.SHA256()))
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int, now: datetime | None
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: float, now: datetime | None
 ) -> x509.CertificateBuilder:
-    began = (now or datetime.now(UTC)) - SKEW
+    life = bounds.span(days * 86_400)
+    began = (now or datetime.now(UTC)) - min(SKEW, life / 4)  # of a short life most is left when it is issued
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -112,7 +160,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(began)
-        .not_valid_after(began + timedelta(days=days))
+        .not_valid_after(bounds.after(began, life.total_seconds()))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -137,18 +185,18 @@ def _name(name: str) -> x509.Name:
 
 def _general(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return x509.IPAddress(bounds.ip(host))
     except ValueError:
         return x509.DNSName(host)
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """A certificate as text."""
+    """Encode a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def key_pem(key: PrivateKeyTypes) -> bytes:
-    """A private key as text, not encrypted."""
+    """Encode a private key as PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

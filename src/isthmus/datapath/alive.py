@@ -1,4 +1,4 @@
-"""The deadline that the node's DNS server renews: what the kernel steers questions by. For the dns process alone."""
+"""The deadline until which the kernel steers questions to the node's DNS server. Only the dns process renews it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Alive:
         self._server = ID.pack(server)
         self._tied = False
         self.takes_tcp = False
-        """Whether questions over TCP are steered too, from the next renewal on."""
+        """True to steer questions over TCP too, from the next renewal on."""
 
     @classmethod
     async def open(cls, pin: str, *, instance: str = "only") -> Alive:
-        """The maps an agent pinned or will pin; returns when they are there. ``instance``: as in ``dns.instance``."""
+        """Wait until an agent has pinned the maps, and open them. ``instance`` is ``dns.instance``."""
         while True:
             where = attach.pinned(pin)
             if (where / "alive").exists() and (where / "sockets").exists():
@@ -39,9 +39,9 @@ class Alive:
             await asyncio.sleep(_LOOK_EVERY)
 
     def tie(self, server: socket.socket) -> bool:
-        """From the next renewal on, also end at once when this UDP socket is closed, be it by SIGKILL.
+        """End steering as soon as this UDP socket is closed, even by SIGKILL; in effect from the next renewal on.
 
-        False: this kernel does not take such sockets; the deadline stands alone.
+        Returns False if this kernel does not support it; then only the deadline ends steering.
         """
         try:
             libbpf.update(self._sockets, self._server, ID.pack(server.fileno()))
@@ -51,15 +51,15 @@ class Alive:
         return True
 
     def renew(self, seconds: float) -> None:
-        """Alive for this long from now, by the clock the kernel reads."""
-        self._write(time.monotonic_ns() + int(seconds * 1e9))
+        """Move the deadline to this many seconds from now, by the clock that the kernel reads."""
+        self._write(time.monotonic_ns() + round(seconds * 1e9))
 
     def withdraw(self) -> None:
-        """Not alive any more: questions go where they were going, from the next one on."""
+        """End the deadline now: from the next question on, none is steered."""
         self._write(0)
 
     def close(self) -> None:
-        """Leave the deadline as it is."""
+        """Close the maps; the deadline stays as it is."""
         os.close(self._alive)
         os.close(self._sockets)
 

@@ -1,24 +1,26 @@
-"""The datapath of a node, put together: loaded, restored, attached, given the DNS settings."""
+"""The datapath of a node: load, restore, attach and configure it, and create its parts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus import logs
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import view
-from isthmus.datapath.core import attach, libbpf
+from isthmus.datapath.core import attach, libbpf, pods_cgroup
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
 from isthmus.datapath.core.tc import PodLinks
 from isthmus.datapath.failures import places
+from isthmus.datapath.failures.caller_names import CallerNames
+from isthmus.datapath.failures.confirming import Confirmation
 from isthmus.datapath.failures.drained import DrainedSockets
 from isthmus.datapath.failures.servers import GoneServer
 from isthmus.datapath.failures.sockets import GoneSockets
@@ -29,88 +31,102 @@ from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
 from isthmus.datapath.names.counters import questions
 from isthmus.datapath.names.settings import host_cookie
 from isthmus.datapath.names.target import NamesTarget
+from isthmus.datapath.services import placement
 from isthmus.datapath.services.callers import Callers
+from isthmus.datapath.services.ignored import IgnoredPods
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
 from isthmus.datapath.services.target import PlanTarget
-from isthmus.datapath.settings import servers
+from isthmus.datapath.settings import EXEMPT, pod_cgroups, servers
 from isthmus.datapath.settings import settings as settings_of
 from isthmus.model.balancing import Ejection
-from isthmus.statedb import Database, Growth
+from isthmus.model.services import Pod
+from isthmus.statedb import Database
 
 LOOK: Final = 2.0
-"""Seconds between looks whether everything is where it should be."""
+"""Seconds between checks that programs and maps are attached and pinned."""
 
 log = logs.get("datapath")
 
 
 class DatapathStats(Struct, frozen=True):
-    """Where the programs are attached, and whether they are."""
+    """Attachment of the programs."""
 
     cgroup: str
     """The cgroup below which calls are translated."""
     attached: bool
     detail: str
-    """How many programs, what was put back, or why they are not attached."""
+    """Number of programs and the last repair, or why they are not attached."""
 
 
 class Datapath:
-    """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
+    """An attached datapath. Closing it detaches nothing: calls continue without an agent."""
 
     def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, section: DatapathSection) -> None:
         self._loaded = loaded
         self._services = section.services
         self._cgroup = Path(section.cgroup)
         self._flows = section.flows
+        self._moves = section.rescue == "auto"
         self.maps = maps
         self.state = state
         self.restored = bool(state.plans or state.frontends or state.backends)
-        """An earlier process left entries that a source which is not complete yet may still want."""
+        """True if an earlier process left entries, which sources that are not initialized yet may still need."""
         self._grace = section.grace
         self._repaired = ""
         self._attached = False
+        self.rival = ""
+        """Reason why another agent on this node disturbs this one; empty if there is none."""
         self.hooks = ""
-        """Whether programs and maps are where they should be, and what was put back, as a sentence."""
+        """State of programs and maps and the last repair, as a sentence."""
 
     @classmethod
     def open(cls, section: DatapathSection, dns: DnsSection) -> Datapath:
-        """Load over what is pinned, restore, attach; with another layout beside it, attach not yet (``take_over``).
+        """Load the programs over the pinned maps, restore the state, and attach.
 
-        DatapathError names what is missing.
+        If maps of another layout are pinned, ``take_over`` attaches later. Raises DatapathError with the name of
+        whatever is missing.
         """
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
-        settings_of(section, dns)  # refuses what is wrong before anything is loaded
+        if section.cgroup == pods_cgroup.AUTO:
+            section = structs.replace(section, cgroup=str(pods_cgroup.find()))
+            log.info("found the cgroup of this node's pods", cgroup=section.cgroup)
+        settings_of(section, dns)  # refuses wrong settings before anything is loaded
         exempt = [CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
         loaded = attach.load(MAPS, PROGRAMS, pin=section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
-        maps = KernelMaps(loaded.maps, pinned=loaded.where, given_up=loaded.superseded, numbered=NUMBERED)
-        maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
-        _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
+        maps = KernelMaps(loaded.maps, pinned=loaded.where, superseded=loaded.superseded, numbered=NUMBERED)
+        # Entries of pods that are left alone stay until the pods are listed: see IgnoredPods.
+        maps.drop("exempt", [key for key, value in maps.items("exempt") if value == EXEMPT and key not in exempt])
+        _require(maps.put("exempt", [(key, EXEMPT) for key in exempt]))
         [(key, before)] = maps.items("config")
-        _require(maps.put("config", [(key, settings_of(section, dns, before=before))]))
+        pods, exempted = pod_cgroups(Path(section.cgroup)), any(True for _ in maps.items("exempt"))
+        value = settings_of(section, dns, pods=pods, before=before, exempt=exempted)
+        _require(maps.put("config", [(key, value)]))
         state = restore(maps, backends=section.max_entries)
         state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
         return cls(loaded, maps, state, section=section)
 
     def stats(self) -> DatapathStats:
-        """What :meth:`repair` found last."""
+        """Result of the last :meth:`repair`."""
         return DatapathStats(str(self._cgroup), self._attached, self.hooks or "not checked yet")
 
     @property
     def waiting(self) -> bool:
-        """Calls are answered from another version's maps until ``take_over``, once the plans are in ours."""
+        """True while calls use another version's maps: until ``take_over``, once our maps have the plans."""
         return self._loaded.waiting
 
     def take_over(self) -> None:
-        """Answer calls from our maps, from the next one on, and remove those of the other version."""
+        """Use our maps from the next call on, and remove those of the other version."""
         self._loaded.take_over()
 
     def repair(self) -> None:
         """Restore pins and links that were deleted or detached; ``hooks`` names them."""
         try:
             lost = self._loaded.repair() + [f"map {name}" for name in self.maps.repair()]
-        except DatapathError as why:
-            self._attached, self.hooks = False, str(why)
+            self.rival = "" if self._loaded.waiting else self._loaded.rival()
+        except DatapathError as error:
+            self._attached, self.hooks = False, str(error)
             return
         if lost:
             self._repaired = f"; put back at {time.strftime('%H:%M:%S')}: {', '.join(lost)}"
@@ -119,72 +135,94 @@ class Datapath:
         self.hooks = f"{len(self._loaded.programs)} programs attached to {self._cgroup}{self._repaired}"
 
     async def keep(self) -> None:
-        """Repair, for ever; first free what sockets left that ended while no program was attached."""
+        """Repair, for ever. First free the places of sockets that ended while no program was attached."""
         await asyncio.to_thread(places.free_ended, self.maps, self._cgroup)
         while True:
             self.repair()
             await asyncio.sleep(LOOK)
 
-    def target(self, *, clock: Callable[[], float] = time.monotonic, beside: Growth | None = None) -> PlanTarget:
-        """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
-        return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock, beside=beside)
+    def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
+        """Target of the reconciler of plans; run its ``sweep()`` as a task."""
+        return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
 
     def names(self, dns: DnsSection, *, lifetime: float) -> NamesTarget:
-        """What the reconciler of names drives; its ``keep()`` is a task of the process.
+        """Target of the reconciler of names; run its ``keep()`` as a task.
 
-        Where all Services are answered, socket hooks translate the cluster DNS' address: they steer its questions too.
+        If the datapath serves all Services, socket hooks translate the address of the cluster DNS, and so they also
+        steer its questions.
         """
-        alone = host_cookie() if self._services != "all" else 0
-        return NamesTarget(self.maps, dns, lifetime=lifetime, host=alone)
+        host = host_cookie() if self._services != "all" else 0
+        return NamesTarget(self.maps, dns, lifetime=lifetime, host=host)
 
     def pod_links(self) -> PodLinks:
-        """What keeps programs on the pods' interfaces; its ``keep()`` is a task of the process."""
+        """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""
         return self._loaded.pod_links(self._announce)
 
     def _announce(self, interface: int, namespace: int | None) -> None:
-        """``pod_links``: in which network namespace the sockets of an interface's pod are looked up."""
+        """Write to ``pod_links`` the network namespace in which the sockets of an interface's pod are looked up."""
         if namespace is None:
             self.maps.drop("pod_links", [ID.pack(interface)])
         else:
             self.maps.put("pod_links", [(ID.pack(interface), ID.pack(namespace))])
 
     def questions(self) -> list[dict[str, Any]]:
-        """Questions of pods by kind, result and who answers."""
+        """Questions of pods by kind, result and answerer."""
         return questions(self.maps.fd("name_counters"))
 
     def callers(self) -> Callers:
-        """Which pod a call comes from; kept by the agent while some plan distinguishes callers."""
+        """Identity of the calling pods; the agent maintains it while some plan distinguishes callers."""
         return Callers(self.maps, self._cgroup)
 
-    def failures(self, db: Database) -> FailureWatch:
-        """What keeps the table of failures; its ``run()`` is a task of the process."""
-        return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest)
+    def ignored_pods(self) -> IgnoredPods:
+        """Pods whose calls are not translated."""
+        return IgnoredPods(self.maps, self._cgroup)
+
+    def placement(self, pods: Collection[Pod], dns: DnsSection) -> tuple[str, str, str]:
+        """Compare the configuration with the node's pods: problems of the cgroup, of DNS, and of pods outside it.
+
+        Each is empty if there is none.
+        """
+        survey, cgroup = placement.look(self._cgroup, pods), self._cgroup
+        return (
+            placement.cgroup_problem(cgroup, survey),
+            placement.dns_problem(dns, survey),
+            placement.second_cgroup(cgroup, survey),
+        )
+
+    def failures(self, db: Database, callers: Callers, *, node: str) -> FailureWatch:
+        """Watch that maintains the tables of failures; run its ``run()`` as a task."""
+        names = CallerNames(db, callers, node=node)
+        return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest, names=names)
+
+    def confirmation(self, db: Database, watch: FailureWatch) -> Confirmation:
+        """Probes of backends that callers cannot connect to; run its ``run()`` as a task."""
+        return Confirmation(self.maps, self.state, db, watch)
 
     def flows(self, db: Database, receive: Receive, callers: Callers, *, node: str) -> FlowReader | None:
-        """What reads flow records; its ``run()`` is a task of the process. None where none are written."""
+        """Reader of flow records, ``None`` if ``datapath.flows`` is off; run its ``run()`` as a task."""
         if self._flows == "off":
             return None
         names = FlowNames(db, self.maps, self.state, callers, node=node)
         return FlowReader(self.maps, names, receive, one_of=self._flows, node=node)
 
     def traffic(self) -> dict[str, tuple[int, int]]:
-        """(bytes sent, bytes received) by cluster of the backend, of connections that have ended."""
+        """(bytes sent, bytes received) of ended connections, by the backend's cluster."""
         return traffic(self.maps, {name: cluster.id for name, cluster in self.state.clusters.items()})
 
     def gone_sockets(self, db: Database, *, tcp: bool = False) -> GoneSockets:
-        """What destroys sockets whose backend has gone; its ``run()`` is a task of the process."""
-        return GoneSockets(self.maps, self._cgroup, db, tcp=tcp, grace=self._grace)
+        """Destroys sockets of deleted backends; run its ``run()`` as a task."""
+        return GoneSockets(self.maps, self._cgroup, db, tcp=tcp, grace=self._grace, moves=self._moves)
 
     def gone_server(self, sockets: GoneSockets, dns: DnsSection) -> GoneServer:
-        """What destroys sockets of a name server that has gone; its ``run()`` is a task of the process."""
+        """Destroys sockets of a name server that has ended; run its ``run()`` as a task."""
         return GoneServer(self.maps, sockets, servers(dns))
 
     def drained_sockets(self, db: Database) -> DrainedSockets:
-        """What closes connections to what is drained; its ``run()`` is a task of the process."""
-        return DrainedSockets(self.maps, self._cgroup, db, grace=self._grace)
+        """Closes connections to drained backends; run its ``run()`` as a task."""
+        return DrainedSockets(self.maps, self._cgroup, db, grace=self._grace, moves=self._moves)
 
     def program_fd(self, name: str) -> int:
-        """The descriptor of a program that is not attached to the cgroup; ours, not the caller's."""
+        """Descriptor of a program that is not attached to the cgroup; owned by the datapath, not the caller."""
         return self._loaded.program_fd(name)
 
     def counters(self) -> list[dict[str, Any]]:
@@ -192,13 +230,13 @@ class Datapath:
         return view.rows(self.maps, "counters")
 
     def close(self) -> None:
-        """Give descriptors back; nothing detaches."""
+        """Close descriptors; nothing is detached."""
         self._loaded.close()
         self.maps.close()
 
 
 def open_maps(pin: str) -> KernelMaps:
-    """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
+    """The maps pinned at ``pin``, for reading. Raises DatapathError if there are none."""
     try:
         where = attach.pinned(pin)
         readable = {name: libbpf.open_pinned(where / name) for name, row in MAPS.items() if not row.opaque}

@@ -1,4 +1,4 @@
-"""Every map and every program of the datapath, a row each. A feature adds its rows here."""
+"""A row for every map and every program of the datapath. A feature adds its rows here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ MAPS: Final[Mapping[str, Map]] = {
 }
 
 NUMBERED: Final = frozenset(name for name, row in MAPS.items() if row.numbered)
-"""Arrays whose entries of zeros are none."""
+"""Arrays in which an all-zero value means an empty entry."""
 
 PROGRAMS: Final[tuple[Program, ...]] = (*failures.PROGRAMS, *services.PROGRAMS)

@@ -1,6 +1,6 @@
-"""What is in the maps, for people and for tests: decoded, with names beside numbers, sorted.
+"""The content of the maps, for people and for tests: decoded, with names beside numbers, sorted.
 
-``masked`` leaves numbers and generations out, so that two kernels that do the same look the same.
+``masked`` omits numbers and generations, so that two kernels with the same behaviour have equal dumps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from isthmus.datapath.services.manifest import ORDER
 from isthmus.datapath.services.views import PlanNames
 
 _SHOWN = (*reversed(ORDER), *(name for name, row in MAPS.items() if row.show and name not in ORDER))
-"""What is called comes first, then what it refers to."""
+"""Maps in the order of a dump: an entry precedes the entries that it refers to."""
 _NUMBERS = frozenset({"id", "plan_id", "backend_id", "service_id", "generation", "used", "cookie"})
 
 
@@ -39,9 +39,9 @@ def render(dumped: Mapping[str, Iterable[Row]]) -> str:
     return "\n".join(lines)
 
 
-def _shown(maps: Maps, wanted: Iterable[str]) -> dict[str, list[Row]]:
+def _shown(maps: Maps, selected: Iterable[str]) -> dict[str, list[Row]]:
     names = PlanNames(*(maps.items(name) for name in ("services", "clusters", "plans", "backends")))
-    return {name: show(names, list(maps.items(name))) for name in wanted if (show := MAPS[name].show) is not None}
+    return {name: show(names, list(maps.items(name))) for name in selected if (show := MAPS[name].show) is not None}
 
 
 def _plain(value: Any) -> str:

@@ -27,16 +27,16 @@ NAMED: Final = frozenset({"apiVersion", "kind", "name", "namespace", "uid", "res
 EMPTY: Final[tuple[Json, ...]] = (None, "", [], {})
 
 
-def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str, Json]:
-    """The merge patch (RFC 7386) after which ``found`` holds what is wanted; empty where it does already.
+def difference(desired: Fields, current: Fields, ownership: Ownership) -> dict[str, Json]:
+    """The merge patch (RFC 7386) after which ``current`` holds what is wanted; empty where it does already.
 
-    ``wanted`` may be a whole object, or ``{"status": …}``.
+    ``desired`` may be a whole object, or ``{"status": …}``.
     """
     patch: dict[str, Json] = {}
-    for field, value in wanted.items():
+    for field, value in desired.items():
         if field in NAMED:
             continue
-        there = found.get(field) or {}
+        there = current.get(field) or {}
         part: Json
         if field == "metadata":
             part = _metadata({key: each for key, each in value.items() if key not in NAMED}, there)
@@ -46,17 +46,17 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
         elif field == "status":
             part = _status(value, there, ownership)
         else:
-            part = _fields({field: value}, found).get(field)
+            part = _fields({field: value}, current).get(field)
         if part not in EMPTY:
             patch[field] = part
     return patch
 
 
-def _metadata(wanted: Fields, found: Fields) -> dict[str, Json]:
-    patch = _fields(wanted, found)
+def _metadata(desired: Fields, current: Fields) -> dict[str, Json]:
+    patch = _fields(desired, current)
     for name in ("labels", "annotations"):
-        unwanted = (found.get(name) or {}).keys() - (wanted.get(name) or {}).keys()
-        if unwanted and (removed := unwanted & _applied(found, name)):
+        unwanted = (current.get(name) or {}).keys() - (desired.get(name) or {}).keys()
+        if unwanted and (removed := unwanted & _applied(current, name)):
             patch[name] = {**patch.get(name, {}), **dict.fromkeys(sorted(removed))}
     return patch
 
@@ -71,10 +71,10 @@ def _applied(metadata: Fields, name: str) -> set[str]:
     }
 
 
-def _fields(wanted: Fields, found: Fields) -> dict[str, Json]:
+def _fields(desired: Fields, current: Fields) -> dict[str, Json]:
     patch: dict[str, Json] = {}
-    for field, value in wanted.items():
-        there = found.get(field)
+    for field, value in desired.items():
+        there = current.get(field)
         if isinstance(value, dict):
             if part := _fields(value, there if isinstance(there, dict) else {}):
                 patch[field] = part
@@ -89,43 +89,43 @@ def _fields(wanted: Fields, found: Fields) -> dict[str, Json]:
     return patch
 
 
-def _list(wanted: Sequence[Json], found: Sequence[Json], undefaulted: Sequence[str] = ()) -> list[Json] | None:
+def _list(desired: Sequence[Json], current: Sequence[Json], undefaulted: Sequence[str] = ()) -> list[Json] | None:
     """The wanted list; None where each of its items has a counterpart in the found one, and nothing else is there.
 
     ``undefaulted``: fields that an item has only where they are wanted.
     """
-    if len(wanted) != len(found):
-        return list(wanted)
-    if all(_same(*pair, undefaulted) for pair in zip(wanted, found, strict=True)):
+    if len(desired) != len(current):
+        return list(desired)
+    if all(_same(*pair, undefaulted) for pair in zip(desired, current, strict=True)):
         return None
-    if not all(isinstance(each, dict) for each in wanted):
-        return list(wanted)  # the order of plain values means something
-    left = list(found)
-    for each in wanted:
-        counterpart = next((place for place, there in enumerate(left) if _same(each, there, undefaulted)), None)
+    if not all(isinstance(item, dict) for item in desired):
+        return list(desired)  # the order of plain values means something
+    left = list(current)
+    for item in desired:
+        counterpart = next((place for place, there in enumerate(left) if _same(item, there, undefaulted)), None)
         if counterpart is None:
-            return list(wanted)
+            return list(desired)
         del left[counterpart]
     return None
 
 
-def _same(wanted: Json, found: Json, undefaulted: Sequence[str] = ()) -> bool:
-    if not isinstance(wanted, dict):
-        return bool(wanted == found)
-    if not isinstance(found, dict) or _fields(wanted, found):
+def _same(desired: Json, current: Json, undefaulted: Sequence[str] = ()) -> bool:
+    if not isinstance(desired, dict):
+        return bool(desired == current)
+    if not isinstance(current, dict) or _fields(desired, current):
         return False
-    return all(field in wanted or found.get(field) in EMPTY for field in undefaulted)
+    return all(field in desired or current.get(field) in EMPTY for field in undefaulted)
 
 
-def _status(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str, Json]:
+def _status(desired: Fields, current: Fields, ownership: Ownership) -> dict[str, Json]:
     if ownership.controller:
-        entries = parents.merged(wanted["parents"], found.get("parents") or [], ownership.controller)
+        entries = parents.merged(desired["parents"], current.get("parents") or [], ownership.controller)
         return {} if entries is None else {"parents": entries}
     owned = ownership.conditions
-    conditions = wanted.get("conditions", [])
-    there = found.get("conditions") or []
+    conditions = desired.get("conditions", [])
+    there = current.get("conditions") or []
     unwanted = owned - {each["type"] for each in conditions}
-    patch = _fields({key: value for key, value in wanted.items() if key != "conditions"}, found)
+    patch = _fields({key: value for key, value in desired.items() if key != "conditions"}, current)
     kept = [each for each in there if each["type"] not in unwanted]
     changed = _shared(conditions, kept, "type")
     if changed is not None or len(kept) != len(there):
@@ -133,9 +133,9 @@ def _status(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str, Js
     return patch
 
 
-def _shared(wanted: Sequence[Json], found: Sequence[Json], key: str) -> list[Json] | None:
+def _shared(desired: Sequence[Json], current: Sequence[Json], key: str) -> list[Json] | None:
     """The found list with the wanted items in it; None where they are."""
-    known = {each.get(key): each for each in found}
-    if all(each.get(key) in known and _same(each, known[each.get(key)]) for each in wanted):
+    known = {each.get(key): each for each in current}
+    if all(each.get(key) in known and _same(each, known[each.get(key)]) for each in desired):
         return None
-    return [*({**known, **{each[key]: {**known.get(each[key], {}), **each} for each in wanted}}.values())]
+    return [*({**known, **{each[key]: {**known.get(each[key], {}), **each} for each in desired}}.values())]

@@ -42,8 +42,8 @@ def row(draft: Draft, observed: Observed | None, *, unit: ServiceName, ownership
     body, status = _body(draft, ownership), {"status": draft.status} if draft.status is not None else {}
     seen = ""
     if observed is not None:
-        found = msgspec.json.decode(observed.body)
-        seen = observed.version if difference({**body, **status}, found, ownership) else AS_WANTED
+        current = msgspec.json.decode(observed.body)
+        seen = observed.version if difference({**body, **status}, current, ownership) else AS_WANTED
     return Object(
         kind=draft.kind,
         name=draft.name,
@@ -64,13 +64,13 @@ def encode(value: dict[str, Any]) -> bytes:
 
 def condition(kind: str, status: bool, *, reason: str, message: str = "", generation: int = 0) -> Condition:
     """One condition; ``generation`` is that of the object it is about, 0 where it does not matter."""
-    found: Condition = {
+    condition: Condition = {
         "type": kind,
         "status": "True" if status else "False",
         "reason": reason,
         "message": message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…",
     }
-    return {**found, "observedGeneration": generation} if generation else found
+    return {**condition, "observedGeneration": generation} if generation else condition
 
 
 def conditions(status: bytes) -> tuple[StatusCondition, ...]:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.desired.difference import difference
 from isthmus.desired.ownership import Ownership
 from isthmus.model.objects import AS_WANTED, Object
@@ -61,4 +63,7 @@ def is_older(seen: str, version: str) -> bool:
 
     Versions of one server are numbers that grow (KEP-5504 makes that part of the API); anything else is not compared.
     """
-    return seen.isdecimal() and version.isdecimal() and int(seen) <= int(version)
+    try:
+        return bounds.count(seen, most=bounds.MAX_INT64) <= bounds.count(version, most=bounds.MAX_INT64)
+    except OutOfBounds:
+        return False

@@ -13,14 +13,14 @@ import msgspec
 Json = Any
 
 
-def merged(wanted: Sequence[Json], found: Sequence[Json], controller: str) -> list[Json] | None:
+def merged(desired: Sequence[Json], current: Sequence[Json], controller: str) -> list[Json] | None:
     """The found list with a controller's entries as they are wanted; None where they are.
 
     A condition keeps its time while its status stays; one whose time is not known has none.
     """
-    others = [each for each in found if each.get("controllerName") != controller]
-    ours = [each for each in found if each.get("controllerName") == controller]
-    if _comparable(ours) == _comparable(wanted):
+    others = [each for each in current if each.get("controllerName") != controller]
+    ours = [each for each in current if each.get("controllerName") == controller]
+    if _comparable(ours) == _comparable(desired):
         return None
     since = {
         (_reference(each), condition["type"], condition["status"]): condition.get("lastTransitionTime", "")
@@ -32,7 +32,7 @@ def merged(wanted: Sequence[Json], found: Sequence[Json], controller: str) -> li
         time = since.get((of, condition["type"], condition["status"]))
         return {**condition, **({"lastTransitionTime": time} if time else {})}
 
-    now = [{**each, "conditions": [timed(_reference(each), one) for one in each["conditions"]]} for each in wanted]
+    now = [{**each, "conditions": [timed(_reference(each), one) for one in each["conditions"]]} for each in desired]
     return [*others, *now]
 
 

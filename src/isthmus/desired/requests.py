@@ -46,6 +46,7 @@ class Requests:
         """The object as the server answers it, with the fields of the body ours."""
         namespace, name = split(row.name)
         kind = self._ownerships[row.kind].kind
+        log.debug("applying", kind=row.kind, object=row.name, subresource=subresource)
         return await self._client.apply(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
 
     async def create(self, row: Object, body: dict[str, Any]) -> Any:
@@ -54,8 +55,8 @@ class Requests:
             preferred: dict[str, dict[str, Any]] = msgspec.json.decode(row.preferred)
             try:
                 return await self.apply(row, {**body, **{key: {**body[key], **preferred[key]} for key in preferred}})
-            except kube.Invalid as why:
-                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(why))
+            except kube.Invalid as error:
+                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(error))
         return await self.apply(row, body)
 
     async def patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
@@ -83,9 +84,9 @@ class Requests:
 
     async def uid(self, kind: str, name: ServiceName) -> str:
         """The uid of an object of ours; Refused where there is none."""
-        found = await self.find(kind, name)
-        if found is None:
+        current = await self.find(kind, name)
+        if current is None:
             raise Refused(f"waits for {kind} {name}")
-        if not is_ours(found.metadata):
+        if not is_ours(current.metadata):
             raise Refused(f"waits for {kind} {name}, which is not managed by {MANAGER}")
-        return str(found.metadata.uid)
+        return str(current.metadata.uid)

@@ -38,6 +38,9 @@ Key = tuple[str, ServiceName]
 AT_ONCE: Final = 16
 """Requests under way at a time."""
 
+OPTIONAL: Final = ("trafficDistribution",)
+"""Fields of ``spec`` without which an object still works, and whose values differ between versions of Kubernetes."""
+
 NEVER: Final = "1"
 """A resourceVersion that no object has: what is applied with it is made, and a conflict where something is there."""
 
@@ -74,6 +77,8 @@ class ApiTarget:
         self._clock = clock
         self._known: dict[Key, Known] = {}
         self._contention = Contention()
+        self._unsupported: set[tuple[str, str, str]] = set()
+        """Kinds, optional fields and values that this API server refused: objects are written without them."""
 
     def __repr__(self) -> str:
         return f"<ApiTarget of {self._requests!r}, {len(self._known)} objects>"
@@ -105,8 +110,8 @@ class ApiTarget:
 
     async def _prune(self, kind: str, selector: str, wanted: Collection[Key]) -> int:
         deleted = 0
-        for found in await self._requests.labelled(kind, selector):
-            meta = found.metadata
+        for current in await self._requests.labelled(kind, selector):
+            meta = current.metadata
             key = (kind, service_name(meta.namespace, meta.name))
             if key not in wanted and is_ours(meta):
                 deleted += await self._requests.delete(*key, uid=meta.uid)
@@ -135,6 +140,7 @@ class ApiTarget:
                 failures[row.kind, row.name] = str(error)
             except (kube.KubeError, Expired, Refused) as error:
                 self._known.pop((row.kind, row.name), None)
+                self._note_unsupported(row, error)
                 if not _namespace_ends(error):
                     failures[row.kind, row.name] = str(error)
 
@@ -187,28 +193,42 @@ class ApiTarget:
 
     async def _look(self, row: Object) -> Known | None:
         """What is there before we write; Refused where it is not ours to write."""
-        found = await self._requests.find(row.kind, row.name)
-        if found is None:
+        current = await self._requests.find(row.kind, row.name)
+        if current is None:
             self._known.pop((row.kind, row.name), None)
             return None
-        if row.body and not is_ours(found.metadata):
+        if row.body and not is_ours(current.metadata):
             raise Refused(f"{row.kind} {row.name} exists and is not managed by {MANAGER}: left as it is")
-        return self._learn((row.kind, row.name), found)
+        return self._learn((row.kind, row.name), current)
 
-    def _learn(self, key: Key, found: Any, *, written: Written | None = None) -> Known:
-        meta = found.metadata
-        known = Known(meta.uid, meta.resource_version, msgspec.json.encode(found), written)
+    def _learn(self, key: Key, current: Any, *, written: Written | None = None) -> Known:
+        meta = current.metadata
+        known = Known(meta.uid, meta.resource_version, msgspec.json.encode(current), written)
         self._known[key] = known
         return known
 
     async def _body(self, row: Object) -> dict[str, Any]:
         """The body with its owner's reference, whose uid may have become known only just now; empty where none is."""
         body: dict[str, Any] = msgspec.json.decode(row.body) if row.body else {}
+        for kind, field, value in self._unsupported:
+            if kind == row.kind and body.get("spec", {}).get(field) == value:
+                del body["spec"][field]
         if row.owner is not None:
             kind, name, uid = row.owner
             reference = await self._requests.owner_reference(kind, name, uid=await self._uid(kind, name, uid))
             body["metadata"]["ownerReferences"] = [reference]
         return body
+
+    def _note_unsupported(self, row: Object, error: Exception) -> None:
+        """Remember a value that this API server, of an earlier Kubernetes, refuses; the next attempt omits it."""
+        if not isinstance(error, kube.Invalid) or not row.body:
+            return
+        spec = msgspec.json.decode(row.body).get("spec", {})
+        for field in OPTIONAL:
+            value = spec.get(field)
+            if value and f"spec.{field}" in str(error):
+                self._unsupported.add((row.kind, field, value))
+                log.warning("value left out: this API server does not know it", kind=row.kind, field=field, value=value)
 
     async def _uid(self, kind: str, name: ServiceName, uid: str) -> str:
         """Newest first: what we wrote in this process, then the tables, then the server."""
@@ -286,10 +306,10 @@ class ApiTarget:
             return
         uid = known.uid if known is not None else ""
         if not uid:
-            found = await self._requests.find(*key)
-            if found is None or not is_ours(found.metadata):
+            current = await self._requests.find(*key)
+            if current is None or not is_ours(current.metadata):
                 return
-            uid = found.metadata.uid
+            uid = current.metadata.uid
         try:
             await self._requests.delete(*key, uid=uid)
         except kube.Conflict:

@@ -7,6 +7,8 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
     unusual.py     unusual questions, by dnspython
     respond.py    one packet → its reply, or that it is to be forwarded
     intake.py     received questions, a bounded queue for each caller
+    callers.py    which namespace a caller is of
+    dialing.py    sockets for questions to the cluster DNS
     upstream.py   forwarding to the cluster DNS over UDP
     stream.py     DNS over TCP
     probe.py      whether the cluster DNS knows our zone

@@ -9,7 +9,7 @@ from isthmus.dns.unusual import FORWARD
 from isthmus.zone import Zone, codec
 from isthmus.zone.codec import Answer
 
-__all__ = ["FORWARD", "failure", "respond"]
+__all__ = ["FORWARD", "failure", "refusal", "respond"]
 
 ORDINARY: Final = 128
 """Types from here on ask about names, not for records of them (RFC 6895 §3.1)."""
@@ -30,6 +30,16 @@ def respond(packet: bytes, zone: Zone, *, limit: int, truncate: bool = False) ->
     if ordinary:
         return codec.build(query, zone.answer(query), truncate=truncate)
     return codec.build(query, unusual.answer(query, zone), truncate=truncate)
+
+
+def refusal(packet: bytes, *, limit: int) -> bytes | None:
+    """SERVFAIL to a question whose answer raised; ``None`` if reading the question is what raises."""
+    try:
+        return failure(packet, limit=limit)
+    except MemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def failure(packet: bytes, *, limit: int) -> bytes | None:

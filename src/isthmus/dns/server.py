@@ -1,7 +1,8 @@
 """The node's name server: ours from the table of names, the rest passed on to the cluster DNS.
 
 The UDP side is a drain loop on the socket, without a task or a future per question. Nothing that a client sends ends
-it: what cannot be read is answered FORMERR or not at all, what cannot be sent is counted.
+it: what cannot be read is answered FORMERR or not at all, what cannot be sent is counted. Where answering raises, the
+reply is SERVFAIL and there is a row of ``faults``, as for a name that raises, whose last answer stays.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any, Final
 
 from msgspec import Struct
 
-from isthmus import uplinks
+from isthmus import logs, uplinks
+from isthmus.dns.callers import Namespaces
 from isthmus.dns.intake import Intake
-from isthmus.dns.respond import FORWARD, respond
+from isthmus.dns.respond import FORWARD, refusal, respond
 from isthmus.dns.stream import Stream, StreamStats
 from isthmus.dns.upstream import Upstream, UpstreamStats
-from isthmus.model.dns import Name
 from isthmus.model.hosts import joined
-from isthmus.model.tables import NAMES
-from isthmus.statedb import Changes, Database
+from isthmus.model.tables import FAULTS, NAMES, PODS
+from isthmus.running import Tasks
+from isthmus.statedb import Database, Faults, raised_at
 from isthmus.zone import Zone, codec
 
 READ_BATCH: Final = 1024
@@ -30,10 +32,17 @@ READ_BATCH: Final = 1024
 ANSWER_BATCH: Final = 64
 """Questions answered before the loop may do something else."""
 CHANGES: Final = 1_000
+REPORT_EVERY: Final = 1.0
+"""Seconds between two writes of faults of questions."""
 RECEIVE_BUFFER: Final = 1 << 20
 ATTEMPTS: Final = 20
 LARGEST_QUESTION: Final = 4096
+MAX_LOGGED: Final = 20
+"""Questions whose failure is logged: a client can send a million of them."""
+SHOWN: Final = 128
+"""Bytes of a packet in such a line."""
 
+log = logs.get("dns")
 
 Socket = socket.socket
 Client = tuple[Any, ...]
@@ -59,12 +68,14 @@ class ServerStats(Struct, frozen=True, kw_only=True):
     """Replies that the kernel did not take."""
     dropped: int
     """Questions that a flood of another client displaced, or its own."""
+    failed: int
+    """Questions and rows that raised an exception: each is a bug, and in the log."""
     upstream: UpstreamStats
     tcp: StreamStats
 
 
 class Server:
-    """Answers on its addresses, from the ``names`` of a database.
+    """Answers on its addresses, from the ``names`` of a database; callers share by the namespaces in its ``pods``.
 
     :meth:`run` never returns. Names are taken in as the table changes; until its sources have completed, a name of
     ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment. Packets that
@@ -86,12 +97,20 @@ class Server:
         if upstream in listen:
             raise CannotListen(f"{joined(*upstream)} is the upstream too: questions would go round for ever")
         self._database = database
+        self._names, self._pods = database.changes(NAMES), database.changes(PODS)
         self._listen = tuple(listen)
         self._uplinks = tuple(uplinks)
         self._shared = shared
         self._zone = Zone(zone, cluster_domain=cluster_domain)
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
-        self._stream = Stream(self._zone, upstream=upstream)
+        self._namespaces = Namespaces()
+        self._stream = Stream(
+            self._zone, upstream=upstream, namespace_of=self._namespaces.of_caller, failed=self._failed
+        )
+        self._faults = Faults(database, FAULTS, NAMES.name)
+        self._questions = Faults(database, FAULTS, NAMES.name, kind="questions")
+        """By where answering them raised: what a client asks is no name of ours to keep."""
+        self._has_failed = asyncio.Event()
         self._listening = asyncio.Event()
         self._taken_in = -1
         """The table's revision from which is answered."""
@@ -102,7 +121,7 @@ class Server:
         self._answering = False
         self.truncates = False
         """Whether an answer that does not fit over UDP sends the client to TCP; only where TCP reaches us too."""
-        self.questions = self.replies = self.unsent = 0
+        self.questions = self.replies = self.unsent = self.failed = 0
 
     def __repr__(self) -> str:
         return f"<Server {', '.join(joined(*each) for each in self._listen)} of {self._zone!r}>"
@@ -135,8 +154,7 @@ class Server:
         The names that are there are taken in first: with the sockets come questions, a share of another process's too.
         """
         with ExitStack() as opened:
-            reader = opened.enter_context(closing(self._database.changes(NAMES)))
-            await self._take_in(reader)
+            await self._take_in()
             dropped = uplinks.indexes(self._uplinks)
             bound = [bind_both(each, dropped, shared=self._shared) for each in self._listen]
             for pair in bound:
@@ -148,12 +166,14 @@ class Server:
             self._sockets = [datagrams for datagrams, _ in bound]
             for datagrams, connections in bound:
                 await self._serve(datagrams, connections, opened)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._upstream.run(), name="dns upstream")
-                tasks.create_task(self._follow(reader), name="dns names")
+            async with Tasks() as tasks:
+                tasks.start("upstream", self._upstream.run)
+                tasks.start("names", self._follow)
+                tasks.start("callers", self._follow_pods)
+                tasks.start("faults", self._report_failures)
                 if self._uplinks:
                     sockets = [sock for pair in bound for sock in pair]
-                    tasks.create_task(uplinks.keep(sockets, self._uplinks), name="dns uplinks")
+                    tasks.start("uplinks", lambda: uplinks.keep(sockets, self._uplinks))
                 self._listening.set()
 
     async def _serve(self, datagrams: Socket, connections: Socket, opened: ExitStack) -> None:
@@ -175,23 +195,33 @@ class Server:
             replies=self.replies,
             unsent=self.unsent,
             dropped=self._intake.dropped,
+            failed=self.failed,
             upstream=self._upstream.stats(),
             tcp=self._stream.stats(),
         )
 
-    async def _follow(self, reader: Changes[Name]) -> None:
+    async def _follow(self) -> None:
         """Keep the answers as the table is."""
+        names = self._names
         while True:
-            await self._database.until(lambda now: bool(reader.unread) or now.initialized(NAMES) != self._zone.complete)
-            await self._take_in(reader)
+            await self._database.until(lambda now: bool(names.unread) or now.initialized(NAMES) != self._zone.complete)
+            await self._take_in()
 
-    async def _take_in(self, reader: Changes[Name]) -> None:
-        """Bring the answers to what the table is now."""
-        snapshot, changes = reader.next()
+    async def _follow_pods(self) -> None:
+        """Keep the callers' namespaces as the node's pods are."""
+        while True:
+            self._namespaces.follow(self._pods.next()[1])
+            await self._pods.wait()
+
+    async def _take_in(self) -> None:
+        """Bring the answers to what the table is now. A row that raises costs its own name."""
+        snapshot, changes = self._names.next()
         for number, change in enumerate(changes, 1):
-            self._zone.replace(change.old, change.new)
+            with self._faults.attempt(change.key):
+                self._zone.replace(change.old, change.new)
             if number % CHANGES == 0:
                 await asyncio.sleep(0)
+        self._faults.publish()
         self._zone.complete = snapshot.initialized(NAMES)
         self._taken_in = snapshot.revision(NAMES)
         self._turned.set()
@@ -206,7 +236,7 @@ class Server:
             except OSError:
                 continue
             self.questions += 1
-            self._intake.put(asker[0], (packet, (datagrams, asker)))
+            self._intake.put(asker[0], (packet, (datagrams, asker)), namespace=self._namespaces.of_caller(asker[0]))
         if not self._answering:
             self._answer()
 
@@ -217,13 +247,33 @@ class Server:
                 self._answering = False
                 return
             packet, client = self._intake.take()
-            reply = respond(packet, self._zone, limit=codec.UDP_SIZE, truncate=self.truncates)
-            if reply:
-                self._send(reply, client)
-            elif reply == FORWARD:
-                self._upstream.forward(packet, client, caller=client[1][0])
+            try:
+                reply = respond(packet, self._zone, limit=codec.UDP_SIZE, truncate=self.truncates)
+                if reply:
+                    self._send(reply, client)
+                elif reply == FORWARD:
+                    caller = client[1][0]
+                    self._upstream.forward(packet, client, caller=caller, namespace=self._namespaces.of_caller(caller))
+            except MemoryError:
+                raise
+            except Exception as error:
+                self._failed(error)
+                if reply := refusal(packet, limit=codec.UDP_SIZE):
+                    self._send(reply, client)
         self._answering = True
         asyncio.get_running_loop().call_soon(self._answer)
+
+    def _failed(self, error: Exception) -> None:
+        self._questions.failed(raised_at(error), error)
+        self._has_failed.set()
+
+    async def _report_failures(self) -> None:
+        """Write faults of questions, for ever: a flood of questions must not become a flood of writes."""
+        while True:
+            await self._has_failed.wait()
+            self._has_failed.clear()
+            self._questions.publish()
+            await asyncio.sleep(REPORT_EVERY)
 
     def _send(self, reply: bytes, client: Client) -> None:
         """Answer who asked from the socket that was asked."""

@@ -5,20 +5,20 @@ A process that joins takes its share of questions at once, so it joins with name
 
 from __future__ import annotations
 
-import socket
 import struct
 import sys
 from collections.abc import Iterable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+
+from isthmus import bounds
 
 SOCKETS: Final = {4: Path("/proc/net/udp"), 6: Path("/proc/net/udp6")}
 
 
 def is_served(listen: Iterable[tuple[str, int]]) -> bool:
     """Whether a socket of this network namespace has one of these addresses over UDP."""
-    return any(_row(host, port) in _rows(SOCKETS[ip_address(host).version]) for host, port in listen)
+    return any(_row(host, port) in _rows(SOCKETS[bounds.ip(host).version]) for host, port in listen)
 
 
 def _rows(path: Path) -> set[str]:
@@ -30,6 +30,6 @@ def _rows(path: Path) -> set[str]:
 
 def _row(host: str, port: int) -> str:
     """An address as the kernel prints it: words of the address in the machine's byte order."""
-    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    packed = bounds.packed(host)
     words = struct.unpack(f"{'<' if sys.byteorder == 'little' else '>'}{len(packed) // 4}I", packed)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

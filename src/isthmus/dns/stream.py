@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 
-from isthmus.dns.respond import FORWARD, failure, respond
+from isthmus.dns import dialing
+from isthmus.dns.respond import FORWARD, failure, refusal, respond
+from isthmus.fair import Shares
 from isthmus.zone import Zone, codec
 
 CONNECTIONS: Final = 256
+"""Open at once, in fair shares for namespaces."""
 SHARE: Final = 32
 """Of the connections, the most for one caller."""
 IDLE: Final = 10.0
@@ -31,13 +36,26 @@ class StreamStats(Struct, frozen=True):
 class Stream:
     """The TCP side of the server. A question that is not ours goes to the upstream over a connection of its own."""
 
-    def __init__(self, zone: Zone, *, upstream: tuple[str, int], idle: float = IDLE, relay: float = RELAY) -> None:
+    def __init__(
+        self,
+        zone: Zone,
+        *,
+        upstream: tuple[str, int],
+        namespace_of: Callable[[str], str] = lambda address: "",
+        failed: Callable[[Exception], None],
+        idle: float = IDLE,
+        relay: float = RELAY,
+    ) -> None:
         self._zone = zone
+        self._namespace_of = namespace_of
+        self._failed = failed
+        """Called with what answering a question raised."""
         self._upstream = upstream
         self._idle = idle
         self._relay = relay
         self._writers: set[asyncio.StreamWriter] = set()
         self._callers: Counter[str] = Counter()
+        self._shares = Shares(CONNECTIONS)
         self.questions = self.relayed = self.refused = 0
 
     def __repr__(self) -> str:
@@ -60,12 +78,15 @@ class Stream:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until the client ends it, sends nothing for a while, or has too many."""
         caller = writer.get_extra_info("peername", ("",))[0]
+        holder = (self._namespace_of(caller),)
+        if not self._shares.headroom(holder) or self._callers[caller] >= SHARE:
+            self.refused += 1
+            writer.close()
+            return
         self._writers.add(writer)
         self._callers[caller] += 1
+        self._shares.hold(holder)
         try:
-            if self.open > CONNECTIONS or self._callers[caller] > SHARE:
-                self.refused += 1
-                return
             while (packet := await self._next(reader)) is not None:
                 self.questions += 1
                 reply = await self._reply(packet)
@@ -78,6 +99,7 @@ class Stream:
             pass  # the client went away
         finally:
             self._writers.discard(writer)
+            self._shares.hold(holder, -1)
             self._callers[caller] -= 1
             if not self._callers[caller]:
                 del self._callers[caller]
@@ -91,7 +113,13 @@ class Stream:
             return None
 
     async def _reply(self, packet: bytes) -> bytes | None:
-        reply = respond(packet, self._zone, limit=codec.TCP_SIZE)
+        try:
+            reply = respond(packet, self._zone, limit=codec.TCP_SIZE)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._failed(error)
+            return refusal(packet, limit=codec.TCP_SIZE)
         if reply != FORWARD:
             return reply
         self.relayed += 1
@@ -102,7 +130,13 @@ class Stream:
             return failure(packet, limit=codec.TCP_SIZE)
 
     async def _ask(self, packet: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(*self._upstream)
+        sock = dialing.opened(self._upstream[0], socket.SOCK_STREAM)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, self._upstream)
+            reader, writer = await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
         try:
             writer.write(len(packet).to_bytes(2, "big") + packet)
             return await _message(reader)

@@ -64,7 +64,7 @@ def _query(packet: bytes, message: dns.message.Message, limit: int) -> Query:
     """The one question of a readable message, whose name is not compressed."""
     ident, flags, *_ = codec.HEADER.unpack_from(packet)
     end = codec.name_end(packet, 12)
-    type_, cls = int(message.question[0].rdtype), int(message.question[0].rdclass)
+    type_, cls = message.question[0].rdtype.value, message.question[0].rdclass.value
     return Query(
         ident, flags, packet[12 : end + 4], packet[12:end].lower(), type_, cls, _size(message, limit), _opt(message)
     )

@@ -5,7 +5,8 @@ unchanged. Every question has a socket of its own with a fresh port; port and id
 source, so that forging a reply means guessing about 30 bits within the lifetime of the question (RFC 5452 §9).
 
 Pending questions are bounded in total and for each caller: a caller that exceeds its share loses its own oldest
-question. A question without a reply ends with SERVFAIL.
+question. When all room is taken the namespace with most pending questions loses one. A question without a reply ends
+with SERVFAIL.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import contextlib
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from isthmus.dns import dialing
 from isthmus.dns.respond import failure
 from isthmus.zone import codec
 
@@ -41,6 +44,7 @@ Send = Callable[[bytes, Address], None]
 class Pending(NamedTuple):
     """A forwarded question: its caller and where the reply goes, how it was asked upstream, and its deadline."""
 
+    namespace: str
     caller: str
     client: Address
     packet: bytes
@@ -73,7 +77,6 @@ class Upstream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
-        self._family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._send = send
         self._most = most
         self._share = share
@@ -82,7 +85,9 @@ class Upstream:
         self._ports = port_range()
         # both in the order of arrival: the first entry is the oldest question, of all and of one caller
         self._pending: dict[int, Pending] = {}
-        self._by_caller: dict[str, dict[int, None]] = {}
+        self._by_caller: dict[str, dict[str, dict[int, None]]] = {}
+        """Pending questions by namespace and caller."""
+        self._by_namespace: Counter[str] = Counter()
         self._count = 0
         self.forwarded = self.answered = self.timeouts = self.dropped = 0
 
@@ -94,12 +99,14 @@ class Upstream:
         for number in list(self._pending):
             self._end(number)
 
-    def forward(self, packet: bytes, client: Address, *, caller: str) -> None:
+    def forward(self, packet: bytes, client: Address, *, caller: str, namespace: str = "") -> None:
         """Forward a question. ``caller`` is charged for it: with too many pending its own oldest one ends."""
-        if len(self._by_caller.get(caller, ())) >= self._share:
-            self._drop(caller)
+        if len(self._by_caller.get(namespace, {}).get(caller, ())) >= self._share:
+            self._drop(namespace, caller)
         elif len(self._pending) >= self._most:
-            self._drop(max(self._by_caller, key=lambda each: len(self._by_caller[each])))
+            largest = max(self._by_caller, key=self._by_namespace.__getitem__)
+            callers = self._by_caller[largest]
+            self._drop(largest, max(callers, key=lambda each: len(callers[each])))
         self._count += 1
         number, ident = self._count, secrets.token_bytes(2)
         try:
@@ -108,8 +115,9 @@ class Upstream:
             self.dropped += 1
             self._refuse(packet, client)
             return
-        self._pending[number] = Pending(caller, client, packet, sock, ident, self._clock() + self._timeout)
-        self._by_caller.setdefault(caller, {})[number] = None
+        self._pending[number] = Pending(namespace, caller, client, packet, sock, ident, self._clock() + self._timeout)
+        self._by_caller.setdefault(namespace, {}).setdefault(caller, {})[number] = None
+        self._by_namespace[namespace] += 1
         asyncio.get_running_loop().add_reader(sock, self._receive, number)
         self.forwarded += 1
         with contextlib.suppress(OSError):  # lost like any packet: the question ends at its deadline
@@ -138,7 +146,7 @@ class Upstream:
         return UpstreamStats(self.forwarded, self.answered, self.timeouts, self.dropped, len(self._pending))
 
     def _open(self) -> socket.socket:
-        sock = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        sock = dialing.opened(self._address[0], socket.SOCK_DGRAM)
         try:
             low, high = self._ports
             for _ in range(ATTEMPTS):
@@ -151,9 +159,9 @@ class Upstream:
             raise
         return sock
 
-    def _drop(self, caller: str) -> None:
+    def _drop(self, namespace: str, caller: str) -> None:
         self.dropped += 1
-        self._fail(next(iter(self._by_caller[caller])))
+        self._fail(next(iter(self._by_caller[namespace][caller])))
 
     def _fail(self, number: int) -> None:
         pending = self._end(number)
@@ -165,10 +173,14 @@ class Upstream:
 
     def _end(self, number: int) -> Pending:
         pending = self._pending.pop(number)
-        numbers = self._by_caller[pending.caller]
+        callers = self._by_caller[pending.namespace]
+        numbers = callers[pending.caller]
         del numbers[number]
+        self._by_namespace[pending.namespace] -= 1
         if not numbers:
-            del self._by_caller[pending.caller]
+            del callers[pending.caller]
+        if not callers:
+            del self._by_caller[pending.namespace], self._by_namespace[pending.namespace]
         asyncio.get_running_loop().remove_reader(pending.sock)
         pending.sock.close()
         return pending

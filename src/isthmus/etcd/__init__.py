@@ -4,7 +4,8 @@ What belongs here: etcd's protocol and its failure modes. What never does: key l
 are ``clusterset``'s.
 """
 
-from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge
+from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge, Untrusted
+from isthmus.etcd.handshake import served_certificate
 from isthmus.etcd.lease import Lease
 from isthmus.etcd.session import Session
 from isthmus.etcd.store import KeyStore, PrefixStore
@@ -48,6 +49,8 @@ __all__ = [
     "Tls",
     "TooLarge",
     "TxnResult",
+    "Untrusted",
     "WatchBatch",
     "WatchEvent",
+    "served_certificate",
 ]

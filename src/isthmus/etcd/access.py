@@ -72,24 +72,24 @@ async def roles(session: Session) -> set[str]:
 
 async def drop_user(session: Session, user: str) -> bool:
     """Delete a user; whether it existed."""
-    if found := user in await users(session):
+    if exists := user in await users(session):
         await session.call(wire.USER_DELETE, wire.Named(name=user))
-    return found
+    return exists
 
 
 async def drop_role(session: Session, role: str) -> bool:
     """Delete a role; whether it existed."""
-    if found := role in await roles(session):
+    if exists := role in await roles(session):
         await session.call(wire.ROLE_DELETE, wire.Named(name=role))
-    return found
+    return exists
 
 
 async def enabled(session: Session) -> bool:
-    """Whether requests need authentication. The session is of user ``root``, who need not be there yet."""
+    """True if requests need authentication. The session's user is ``root``, which need not exist yet."""
     try:
         await users(session)
-    except Denied as why:
-        if "not enabled" not in str(why):
+    except Denied as error:
+        if "not enabled" not in str(error):
             raise
         return False
     return True

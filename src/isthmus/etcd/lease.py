@@ -40,25 +40,26 @@ class Lease:
                 async with asyncio.timeout(self.remaining):  # a connection that went silent must not outlast the lease
                     await self.renew()
                 wait = self.ttl / 3
-            except (Transient, TimeoutError) as why:
+            except (Transient, TimeoutError) as error:
                 if self.remaining <= 0:
-                    raise LeaseGone(f"lease {self.id:x} could not be kept alive: {why or 'no answer'}") from None
+                    raise LeaseGone(f"lease {self.id:x} could not be kept alive: {error or 'no answer'}") from None
                 wait = min(self.ttl / 3, max(0.1, self.remaining / 10))
 
     async def renew(self) -> None:
-        """Renew it once. Raises LeaseGone when the server no longer has it."""
+        """Renew it once. Raises LeaseGone if it no longer exists."""
         sent = time.monotonic()
-        stream, at = await self._transport.stream(wire.LEASE_KEEP_ALIVE)
+        stream, index = await self._transport.stream(wire.LEASE_KEEP_ALIVE)
+        token = self._transport.token
         try:
             await stream.write(wire.KeepAliveRequest(id=self.id))
             await stream.done_writing()
             response: Any = await reply(stream)
         except grpc.aio.AioRpcError as error:
-            raise self._transport.failed(error, at) from None
+            raise self._transport.failed(error, index, token=token) from None
         finally:
             stream.cancel()
         if response is None:
-            raise Transient(f"etcd {self._transport.endpoints[at]}: no answer to keep a lease alive")
+            raise Transient(f"etcd {self._transport.endpoints[index]}: no answer to keep a lease alive")
         if response.ttl <= 0:
             raise LeaseGone(f"lease {self.id:x} has expired")
         self._expires = sent + response.ttl

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, Self
 
 from isthmus.etcd import wire
+from isthmus.etcd.bounded import BoundedKeys
 from isthmus.etcd.errors import TooLarge
 from isthmus.etcd.lease import Lease
 from isthmus.etcd.transport import TIMINGS, Credentials, SessionTimings, Tls, Transport
@@ -74,8 +75,7 @@ class Session:
 
     async def list(self, prefix: str, *, page: int = 1000, limits: Limits = NO_LIMITS) -> Listing:
         """All keys with a prefix at one revision, read in pages; TooLarge if they exceed the limits."""
-        kvs: list[KeyValue] = []
-        size = store = 0
+        held, store = BoundedKeys(prefix, limits), 0
         revision, start, end = 0, start_of(prefix), end_of(prefix)
         while True:
             try:
@@ -85,17 +85,14 @@ class Session:
                     raise
                 page = max(1, page // 8)
                 continue
-            kvs += got.kvs
-            size += sum(len(kv.value) for kv in got.kvs)
-            if got.count > limits.keys:  # of the first page; later ones count only what is left
+            if limits.group is None and got.count > limits.keys:  # later pages count only what is left
                 raise TooLarge(f"{prefix}: {got.count} keys: more than {limits.keys} are not read")
-            if size > limits.size:
-                raise TooLarge(f"{prefix}: more than {limits.size} bytes are not read")
+            held.add(got.kvs)
             if store not in (0, got.store):  # separate stores behind one name have unrelated revisions
                 raise Expired(f"another store answered in the middle of listing {prefix}")
             revision, store = revision or got.revision, got.store
             if not got.more:
-                return Listing(kvs, revision, store)
+                return Listing(held.held(), revision, store, held.left_out)
             start = encode(got.kvs[-1].key) + b"\0"
 
     async def range(self, start: str, end: str, limit: int = 0, revision: int = 0) -> RangeResult:
@@ -105,7 +102,8 @@ class Session:
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
         """Write a key; returns the revision."""
         request = wire.PutRequest(key=encode(key), value=value, lease=lease)
-        return int((await self._transport.call(wire.PUT, request)).header.revision)
+        revision: int = (await self._transport.call(wire.PUT, request)).header.revision
+        return revision
 
     async def delete(self, key: str) -> bool:
         """Delete a key; whether it existed."""
@@ -114,7 +112,8 @@ class Session:
     async def delete_prefix(self, prefix: str) -> int:
         """Delete all keys with a prefix; returns their number."""
         request = wire.DeleteRangeRequest(key=start_of(prefix), range_end=end_of(prefix))
-        return int((await self._transport.call(wire.DELETE_RANGE, request)).deleted)
+        deleted: int = (await self._transport.call(wire.DELETE_RANGE, request)).deleted
+        return deleted
 
     async def txn(self, compare: Sequence[Compare], success: Sequence[Op], failure: Sequence[Op] = ()) -> TxnResult:
         """Do ``success`` if every condition holds, else ``failure``, at one revision. At most 128 operations."""
@@ -142,14 +141,33 @@ class Session:
         response = await self._transport.call(wire.LEASE_GRANT, wire.LeaseGrantRequest(ttl=ttl))
         return Lease(self._transport, lease=response.id, ttl=response.ttl)
 
-    async def compact(self, revision: int) -> None:
-        """Drop the history before a revision."""
-        await self._transport.call(wire.COMPACT, wire.CompactRequest(revision=revision))
+    async def compact(self, revision: int, *, timeout: float | None = None) -> None:
+        """Drop the history before a revision, and wait until it is out of the file: only then can that shrink."""
+        await self._transport.call(wire.COMPACT, wire.CompactRequest(revision=revision, physical=True), timeout=timeout)
 
     async def status(self) -> Status:
-        """Version, size and revision of the member that answers."""
+        """Return the version, size, quota, revision and alarms of the member that answers."""
         got = await self._transport.call(wire.STATUS, wire.StatusRequest())
-        return Status(got.version, got.db_size, got.header.revision, got.header.cluster_id)
+        header = got.header
+        return Status(
+            version=got.version,
+            db_size=got.db_size,
+            revision=header.revision,
+            cluster_id=header.cluster_id,
+            alarms=tuple(got.errors),
+            db_quota=got.quota,
+            in_use=got.db_size_in_use,
+            member=header.member_id,
+        )
+
+    async def defragment(self, *, timeout: float) -> None:
+        """Give back the unused part of the answering member's file; it answers nothing else meanwhile."""
+        await self._transport.call(wire.DEFRAGMENT, wire.Nothing(), timeout=timeout)
+
+    async def disarm(self, member: int) -> None:
+        """Remove a member's alarm about its quota, so that it accepts writes again."""
+        request = wire.AlarmRequest(action=wire.DISARM, member_id=member, alarm=wire.NOSPACE)
+        await self._transport.call(wire.ALARM, request)
 
     async def call(self, method: wire.Method, request: Any) -> Any:
         """A procedure without a method here; ``access`` has those for administrators."""

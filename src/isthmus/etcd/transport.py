@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
+from isthmus import bounds
 from isthmus.etcd import wire
-from isthmus.etcd.errors import EtcdError, outdated, translated
+from isthmus.etcd.errors import Denied, EtcdError, outdated, translated
 from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
 RENEWALS: Final = 10
-"""How often a call is repeated with a new token."""
+"""Largest number of repetitions of a call with a new token."""
 MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
@@ -46,13 +47,13 @@ class SessionTimings(NamedTuple):
     ping_every: float = 10.0
     """Between pings; an etcd closes connections that ping more often than every 5 s."""
     ping_timeout: float = 5.0
-    """After which a connection that answers no ping is given up."""
+    """Seconds without an answer to a ping after which a connection is abandoned."""
 
     def options(self) -> tuple[tuple[str, int], ...]:
         """The pings, as options of a channel."""
-        timeout = int(self.ping_timeout * 1000)
+        timeout = round(self.ping_timeout * 1000)
         return (
-            ("grpc.keepalive_time_ms", int(self.ping_every * 1000)),
+            ("grpc.keepalive_time_ms", round(self.ping_every * 1000)),
             ("grpc.keepalive_timeout_ms", timeout),
             ("grpc.http2.ping_timeout_ms", timeout),  # without it a silent connection is noticed after a minute
         )
@@ -62,7 +63,7 @@ TIMINGS: Final = SessionTimings()
 
 
 class Tls(NamedTuple):
-    """Files of the CA that signed the server and of our certificate; empty: the system's CAs, no certificate."""
+    """Files of the server's CA and of the client certificate. Empty selects the system's CAs and no certificate."""
 
     ca_file: str = ""
     cert_file: str = ""
@@ -135,38 +136,43 @@ class Transport:
         Such changes come several in a row, and each ends all tokens.
         """
         for last in (*[False] * RENEWALS, True):
-            at, token = self._current, ""
+            index, token = self._current, ""
             try:
                 metadata = await self._metadata()
                 token = self.token
-                call = method.on(self._open_channel(at))
+                call = method.on(self._open_channel(index))
                 return await call(request, timeout=timeout or self._timeout, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 if not last and outdated(error, token=self._credentials is not None):
                     if self.token == token:  # else another call has renewed it meanwhile
                         self.token = ""
                     continue
-                raise self.failed(error, at) from None
+                raise self.failed(error, index, token=token) from None
         raise AssertionError("unreachable")
 
     async def stream(self, method: wire.Method, *, leader: bool = False) -> tuple[Any, int]:
         """A bidirectional stream and the index of its endpoint; pass the stream's errors to :meth:`failed`."""
-        at = self._current
+        index = self._current
         try:
             metadata = await self._metadata()
         except grpc.aio.AioRpcError as error:
-            raise self.failed(error, at) from None
+            raise self.failed(error, index, token=self.token) from None
         if leader:  # a member without a leader ends the stream instead of falling silent
             metadata = (*metadata, ("hasleader", "true"))
-        return method.on(self._open_channel(at))(metadata=metadata), at
+        return method.on(self._open_channel(index))(metadata=metadata), index
 
-    def failed(self, error: grpc.aio.AioRpcError, at: int) -> Exception:
-        """Translate the error of a call. If the endpoint is unreachable, later calls go to the next one."""
-        if outdated(error, token=self._credentials is not None):
-            self.token = ""
-        translation = translated(error, self.endpoints[at])
-        if type(translation) is Transient:
-            self.avoid(at)
+    def failed(self, error: grpc.aio.AioRpcError, index: int, *, token: str) -> Exception:
+        """Translate the error of a call that used ``token``; from an unreachable endpoint later calls go to the next.
+
+        The token is not used again after its connection: an etcd that lost its data answers a call with an earlier
+        token only when its log has grown to where the token was given, and a watch maybe never.
+        """
+        translation = translated(error, self.endpoints[index])
+        unreachable = isinstance(translation, Transient) and not isinstance(translation, Denied)
+        if unreachable:
+            self.avoid(index)
+        if unreachable or outdated(error, token=self._credentials is not None):
+            self.forget_token(token)
         return translation
 
     def forget_token(self, token: str) -> None:
@@ -174,18 +180,18 @@ class Transport:
         if self.token == token:
             self.token = ""
 
-    def avoid(self, at: int) -> None:
+    def avoid(self, index: int) -> None:
         """Make the next endpoint the current one, unless another call has done so."""
-        if at == self._current:
-            self._current = (at + 1) % len(self.endpoints)
+        if index == self._current:
+            self._current = (index + 1) % len(self.endpoints)
 
-    def _open_channel(self, at: int) -> Any:
+    def _open_channel(self, index: int) -> Any:
         if not self._channels:
             raise EtcdError("this etcd session is closed; use it inside 'async with'")
         if self._tls is not None and time.monotonic() - self._checked > self._check_files_every:
             self._checked = time.monotonic()
             self._renew(self._tls)
-        return self._channels[at]
+        return self._channels[index]
 
     def _renew(self, tls: Tls) -> None:
         """Use new channels for new calls once certificates were renewed; open streams stay on the old ones."""
@@ -201,6 +207,8 @@ class Transport:
     async def _metadata(self) -> tuple[tuple[str, str], ...]:
         if self._credentials is None:
             return ()
+        if self.token and self._open_channel(self._current).get_state() is not grpc.ChannelConnectivity.READY:
+            self.token = ""  # see failed(): this connection ended while no call was under way
         if not self.token:
             request = wire.AuthRequest(name=self._credentials.username, password=self._credentials.password)
             call = wire.AUTHENTICATE.on(self._open_channel(self._current))
@@ -224,14 +232,14 @@ async def reply(stream: Any) -> Any:
 
 def _target(endpoint: str) -> tuple[str, str]:
     """(scheme, address for gRPC) of an endpoint: a URL, or host:port without one."""
-    url = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-    try:
-        port = url.port or 2379
+    try:  # urlsplit fails on brackets, and url.port on what is no port
+        url = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+        host, port = url.hostname, url.port or 2379
     except ValueError:
-        port = 0
-    if url.scheme not in ("", "http", "https") or not url.hostname or not port:
-        raise EtcdError(f"etcd endpoint '{endpoint}': want http://host:port or https://host:port")
-    return url.scheme, joined(url.hostname, port)
+        host, port = "", 0
+    if not host or url.scheme not in ("", "http", "https"):
+        raise EtcdError(f"etcd endpoint {bounds.shown(endpoint)}: want http://host:port or https://host:port")
+    return url.scheme, joined(host, port)
 
 
 def _stamp(path: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
@@ -22,18 +23,29 @@ class KeyValue(Struct, frozen=True, gc=False):
 
 
 class Listing(NamedTuple):
-    """All keys with a prefix, in order, their revision, and the id of the store that the revision belongs to."""
+    """All keys with a prefix, in order, their revision, and the id of the store that the revision belongs to.
+
+    ``left_out``: how many keys of each group there are beyond its share of the limits.
+    """
 
     kvs: list[KeyValue]
     revision: int
     store: int = 0
+    left_out: Mapping[str, int] = {}
 
 
 class Limits(NamedTuple):
-    """Bounds of a list: number of keys, and bytes of their values; a foreign store cannot fill our memory."""
+    """Bounds of a list: number of keys, and bytes of their values; a foreign store cannot fill our memory.
+
+    A list beyond them is not read, or, with ``group``, in part: each group of keys has its fair share of the bounds,
+    its first keys. ``listed`` bounds the keys that are looked at for that.
+    """
 
     keys: int = sys.maxsize
     size: int = sys.maxsize
+    group: Callable[[str], str] | None = None
+    """The group of a key below the prefix that is listed."""
+    listed: int = 1_000_000
 
 
 class RangeResult(Struct, frozen=True, gc=False):
@@ -117,7 +129,7 @@ Op = Put | Delete | Get
 
 
 class TxnResult(NamedTuple):
-    """Which branch was taken, at which revision, and for each operation the keys it read or deleted."""
+    """Branch of a transaction that was executed, its revision, and the keys that each operation read or deleted."""
 
     succeeded: bool
     revision: int
@@ -125,12 +137,20 @@ class TxnResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Version, size in bytes, revision and cluster id of the member that answered."""
+    """Version, file size, revision, cluster id, alarms (``NOSPACE``, ``CORRUPT``) and id of the answering member.
+
+    ``db_quota``: size in bytes at which it refuses writes; 0 before etcd 3.6, which does not report it.
+    ``in_use``: bytes of the file that hold data; defragmentation gives back the others. 0 before etcd 3.4.
+    """
 
     version: str
     db_size: int
     revision: int
     cluster_id: int
+    alarms: tuple[str, ...] = ()
+    db_quota: int = 0
+    in_use: int = 0
+    member: int = 0
 
 
 def encode(key: str) -> bytes:
@@ -159,12 +179,12 @@ def end_of(prefix: str) -> bytes:
 
 
 def key_value(kv: Any) -> KeyValue:
-    """From the protobuf message."""
+    """Convert a protobuf message."""
     return KeyValue(decode(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
 def txn_result(response: Any) -> TxnResult:
-    """From the protobuf message."""
+    """Convert a protobuf message."""
     responses = []
     for each in response.responses:
         found = each.range.kvs if each.HasField("range") else each.delete_range.prev_kvs

@@ -26,7 +26,7 @@ from isthmus.reflector import Expired, Transient
 
 
 class Request(NamedTuple):
-    """What to watch: a prefix or one exact key, from which revision on, with or without previous values."""
+    """A watch: a prefix or one exact key, the first revision, and whether previous values are included."""
 
     prefix: str
     revision: int
@@ -63,7 +63,8 @@ async def _watch_once(
 ) -> AsyncGenerator[WatchBatch, None]:
     """One watch stream, which always ends by an exception."""
     prefix, revision, exact, previous = request
-    stream, at = await transport.stream(wire.WATCH, leader=True)
+    stream, index = await transport.stream(wire.WATCH, leader=True)
+    token = transport.token
     create = wire.WatchCreate(
         key=start_of(prefix),
         range_end=b"" if exact else end_of(prefix),
@@ -79,7 +80,7 @@ async def _watch_once(
         reached, promised = revision - 1, 0
         requesting = asyncio.ensure_future(_request_progress(stream, progress))
         while (response := await reply(stream)) is not None:
-            _check(transport, response, revision, store)
+            _check(transport.endpoints[index], response, revision, store)
             if response.created:
                 continue
             if response.events:
@@ -93,11 +94,12 @@ async def _watch_once(
                     reached = promised
                     yield WatchBatch([], reached)
                 promised = response.header.revision
-        raise Transient(f"etcd {transport.endpoints[at]}: the watch of {prefix} was closed")
+        transport.forget_token(token)
+        raise Transient(f"etcd {transport.endpoints[index]}: the watch of {prefix} was closed")
     except grpc.aio.AioRpcError as error:
-        raise transport.failed(error, at) from None
+        raise transport.failed(error, index, token=token) from None
     except asyncio.InvalidStateError:  # it ended between its creation and the first write
-        raise Transient(f"etcd {transport.endpoints[at]}: the watch of {prefix} did not begin") from None
+        raise Transient(f"etcd {transport.endpoints[index]}: the watch of {prefix} did not begin") from None
     finally:
         if requesting is not None:
             requesting.cancel()
@@ -105,21 +107,21 @@ async def _watch_once(
 
 
 async def _request_progress(stream: Any, every: float) -> None:
-    """Request a bookmark every so many seconds; the reader of the stream handles its end."""
+    """Request a bookmark every ``every`` seconds. The reader of the stream handles its end."""
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await asyncio.sleep(every)
             await stream.write(wire.WatchRequest(progress=wire.WatchProgress()))
 
 
-def _check(transport: Transport, response: Any, revision: int, store: int) -> None:
+def _check(endpoint: str, response: Any, revision: int, store: int) -> None:
     if store not in (0, response.header.cluster_id):
-        raise Expired(f"another store answers at {transport.endpoint} than the one that was listed")
+        raise Expired(f"another store answers at {endpoint} than the one that was listed")
     if response.compact_revision:
         raise Expired(f"revision {revision} is compacted, up to {response.compact_revision}")
     if response.canceled:
         reason = response.cancel_reason
-        raise (Denied if denies(reason) else Transient)(f"etcd {transport.endpoint}: {reason or 'canceled'}")
+        raise (Denied if denies(reason) else Transient)(f"etcd {endpoint}: {reason or 'canceled'}")
     if response.created and response.header.revision < revision - 1:
         raise Expired(f"the store is at revision {response.header.revision}, before {revision}: it lost its data")
 

@@ -54,7 +54,8 @@ RoleRange           1 role string, 2 key bytes, 3 range_end bytes
 RolePermissions     1 header Header, 2 permissions *Permission
 HeaderOnly          1 header Header
 StatusRequest       1 unused bool
-StatusResponse      1 header Header, 2 version string, 3 db_size int64, 4 leader uint64
+StatusResponse      1 header Header, 2 version string, 3 db_size int64, 4 leader uint64, 8 errors *string, 9 db_size_in_use int64, 12 quota int64
+AlarmRequest        1 action int32, 2 member_id uint64, 3 alarm int32
 """  # noqa: E501 a table reads better in whole lines
 
 Field = descriptor_pb2.FieldDescriptorProto
@@ -111,6 +112,7 @@ LeaseRevokeRequest: Final = message("LeaseRevokeRequest")
 KeepAliveRequest: Final = message("KeepAliveRequest")
 AuthRequest: Final = message("AuthRequest")
 StatusRequest: Final = message("StatusRequest")
+AlarmRequest: Final = message("AlarmRequest")
 Nothing: Final = message("Nothing")
 Named: Final = message("Named")
 UserPassword: Final = message("UserPassword")
@@ -167,4 +169,10 @@ ROLE_DELETE: Final = _unary("Auth/RoleDelete", "Named", "HeaderOnly")
 ROLE_GET: Final = _unary("Auth/RoleGet", "Named", "RolePermissions")
 ROLE_GRANT: Final = _unary("Auth/RoleGrantPermission", "RolePermission", "HeaderOnly")
 ROLE_REVOKE: Final = _unary("Auth/RoleRevokePermission", "RoleRange", "HeaderOnly")
+ALARM: Final = _unary("Maintenance/Alarm", "AlarmRequest", "HeaderOnly")
+DEFRAGMENT: Final = _unary("Maintenance/Defragment", "Nothing", "HeaderOnly")
+DISARM: Final = 2
+"""Action of an AlarmRequest."""
+NOSPACE: Final = 1
+"""Alarm of a database that has reached its quota."""
 STATUS: Final = _unary("Maintenance/Status", "StatusRequest", "StatusResponse")

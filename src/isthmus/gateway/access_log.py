@@ -1,7 +1,7 @@
-"""Envoy's access log service (ALS) on a unix socket: the gateway's Envoy reports connections that end without a pod.
+"""Envoy's access log service (ALS) on a unix socket: the gateway's Envoy reports connections that reach no pod.
 
-Envoy filters them, so that calls cost nothing here. It keeps :data:`BUFFER` bytes while this service is away, and drops
-the rest: what callers send cannot fill its memory, and refusals are not counted while no gateway process runs.
+Envoy filters the reports, so that other calls cost nothing here. It buffers :data:`BUFFER` bytes while this service is
+down and drops the rest: callers cannot fill its memory, and refusals are not counted while no gateway process runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from isthmus.gateway.refusals import Ended
+from isthmus.gateway.refusals import FailedConnection
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, message, packed
@@ -21,7 +21,7 @@ from isthmus.proxy.resources import resource
 from isthmus.proxy.serving import serving
 
 CLUSTER: Final = "access log"
-"""The cluster of Envoy that is this service."""
+"""Envoy cluster of this service."""
 SOCKET: Final = "access.sock"
 SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
 METHOD: Final = "StreamAccessLogs"
@@ -29,22 +29,22 @@ ACCESS_LOG: Final = "envoy.config.accesslog.v3.AccessLog"
 LOGGER: Final = "envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig"
 EXPRESSION: Final = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
 WITHOUT_POD: Final = "response.flags != 0 || has(connection.transport_failure_reason) || !has(connection.tls_version)"
-"""In CEL, by Envoy's attributes of a connection: it has a flag of failure, its handshake failed, or none began."""
+"""CEL expression for reported connections: a failure flag is set, the handshake failed, or none was started."""
 FLUSH: Final = 0.5
-"""Seconds for which Envoy gathers reports at most."""
+"""Maximum seconds for which Envoy collects reports before it sends them."""
 BUFFER: Final = 65_536
 MAX_STREAMS: Final = 64
-"""Streams at once: one of each worker thread of an Envoy, of two while one is replaced."""
+"""Concurrent streams: one for each worker thread of an Envoy, and of two Envoys during a replacement."""
 
 
 def logger() -> Any:
-    """The access log of a listener, an ``AccessLog``."""
-    to = {"envoy_grpc": {"cluster_name": CLUSTER}}
+    """Return the ``AccessLog`` of a listener."""
+    service = {"envoy_grpc": {"cluster_name": CLUSTER}}
     config = packed(
         LOGGER,
         common_config={
             "log_name": "gateway",
-            "grpc_service": to,
+            "grpc_service": service,
             "transport_api_version": "V3",
             "buffer_flush_interval": duration(FLUSH),
             "buffer_size_bytes": {"value": BUFFER},
@@ -60,7 +60,7 @@ def logger() -> Any:
 
 
 def cluster(directory: Path, unit: str) -> Resource:
-    """How an Envoy of a directory reaches the service."""
+    """Return the Envoy cluster of a directory's service."""
     pipe = {"endpoint": {"address": {"pipe": {"path": str(directory / SOCKET)}}}}
     return resource(
         "cluster",
@@ -74,12 +74,12 @@ def cluster(directory: Path, unit: str) -> Resource:
     )
 
 
-def ended(entry: Any) -> Ended:
-    """What a ``TCPAccessLogEntry`` has of a connection."""
+def ended(entry: Any) -> FailedConnection:
+    """Parse a ``TCPAccessLogEntry``."""
     common = entry.common_properties
     tls, flags = common.tls_properties, common.response_flags
     names = tls.peer_certificate_properties.subject_alt_name
-    return Ended(
+    return FailedConnection(
         identity=next((each.uri for each in names if each.uri), ""),
         failure=common.downstream_transport_failure_reason,
         hello=bool(tls.tls_version or tls.tls_sni_hostname),
@@ -90,9 +90,9 @@ def ended(entry: Any) -> Ended:
 
 
 class AccessLog:
-    """The service of a directory; each report is passed on."""
+    """The service of a directory, which passes each report to ``take``."""
 
-    def __init__(self, directory: Path, take: Callable[[Ended], None]) -> None:
+    def __init__(self, directory: Path, take: Callable[[FailedConnection], None]) -> None:
         self._socket = directory / SOCKET
         self._take = take
 
@@ -100,14 +100,14 @@ class AccessLog:
         return f"<AccessLog {self._socket}>"
 
     async def run(self) -> None:
-        """Serve until cancelled. The socket is only this user's."""
+        """Serve until cancelled. Only this user can connect."""
         async with serving(self._socket, SERVICE, METHOD, self._handler(), max_streams=MAX_STREAMS):
             await asyncio.Event().wait()
 
     async def receive(self, messages: AsyncIterator[Any], context: Any) -> Any:
-        """One stream of an Envoy, to its end."""
-        async for each in messages:
-            for entry in each.tcp_logs.log_entry:
+        """Serve one stream of an Envoy until it ends."""
+        async for message_ in messages:
+            for entry in message_.tcp_logs.log_entry:
                 self._take(ended(entry))
         return message("envoy.service.accesslog.v3.StreamAccessLogsResponse")()
 

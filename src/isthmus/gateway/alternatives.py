@@ -1,12 +1,11 @@
-"""Where a call goes on that no gateway of an island takes: to the service's other backends, as its plan has them. Pure.
+"""Fallback targets for a call when all of an island's gateways fail: the other backends of the service's plan. Pure.
 
-The kernel sends a call to an island while its gateways pass their checks. Between the moment in which the last of them
-falls silent and the next plan this node's Envoy has calls that it cannot get there. It sends them to the plan's pods
-that need no gateway, of whichever tier, and where there is none to the other islands, in order of the policy's tiers.
+The kernel sends calls to an island while its gateways pass their checks. Between the failure of the last gateway and
+the next plan, this node's Envoy has calls that it cannot deliver there. It sends them to the plan's pods that need no
+gateway, of any tier, and if there are none to other islands, in order of the policy's tiers.
 
-Connects that are under way end when their cluster of Envoy changes. So that one has the same parts in the same order
-whichever of them answer now: the order of islands is the policy's, not the plan's, and pods of a cluster that exports
-the service have a part while it has none.
+A change of an Envoy cluster ends its connects in progress. So its parts and their order do not depend on which of them
+answer: islands are in the policy's order, not the plan's, and the part for pods exists even while it is empty.
 """
 
 from __future__ import annotations
@@ -31,35 +30,37 @@ from isthmus.proxy.resources import KEPT_ALIVE, bounded, eds_cluster, eds_locali
 from isthmus.statedb import Reader
 
 UNIT: Final = "island "
-"""Units of ``xds`` of islands begin with it."""
+"""Prefix of the units of ``xds`` that belong to islands."""
 AGGREGATE: Final = "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
 
 
 def unit(island: ClusterName) -> str:
-    """The cluster of Envoy that is an island's gateways, and the unit of its rows."""
+    """Name of the Envoy cluster of an island's gateways, and the unit of its resources."""
     return f"{UNIT}{island}"
 
 
 def prepared(island: ClusterName) -> str:
-    """The cluster of Envoy that is an island's gateways, called by HTTP on connections that were made before."""
+    """Name of the Envoy cluster of an island's gateways for HTTP on connections opened in advance."""
     return f"{unit(island)} http"
 
 
 def tunnelled(island: ClusterName) -> str:
-    """The cluster of Envoy that is an island's gateways, as tunnels of UDP are sent to them."""
+    """Name of the Envoy cluster of an island's gateways for UDP tunnels."""
     return f"{unit(island)} udp"
 
 
-def called(row: IslandListener) -> str:
-    """The cluster of Envoy that a listener's calls go to: the island's gateways, and what is called in their place."""
+def calls_cluster(row: IslandListener) -> str:
+    """Name of the Envoy cluster of a listener's calls: the island's gateways, then the fallbacks."""
     return f"calls of {row.name}"
 
 
 def plan_of(reader: Reader, row: IslandListener) -> Plan | None:
-    """The plan of the listener's port: of what its routes lead to, where it has any, else the kernel's."""
+    """Return the plan of the listener's port: that of its routes, if any, else the kernel's."""
     for table in (ROUTE_PLANS, PLANS):
-        found = [plan for plan in reader.by(table, "service", row.service) if plan.key.port == row.port]
-        plans = [plan for plan in found if plan.key.protocol == row.protocol and plan.groups and not plan.redirected_by]
+        candidates = [plan for plan in reader.by(table, "service", row.service) if plan.key.port == row.port]
+        plans = [
+            plan for plan in candidates if plan.key.protocol == row.protocol and plan.groups and not plan.redirected_by
+        ]
         if plans:
             return min(plans, key=lambda plan: plan.key)
     return None
@@ -68,20 +69,20 @@ def plan_of(reader: Reader, row: IslandListener) -> Plan | None:
 def in_order(
     reader: Reader, row: IslandListener, islands: Collection[ClusterName], *, own: ClusterName
 ) -> list[ClusterName]:
-    """The other islands that a listener's calls may go on to: by the policy's tiers, then by name.
+    """Return the other islands as fallbacks of a listener's calls: by the policy's tiers, then by name.
 
-    One that is drained comes last: it is called only where nothing else is. One that the policy never calls (weight 0,
-    in no tier) is not there.
+    Drained islands are last, called only if there is nothing else. Islands that the policy never calls (weight 0, or in
+    no tier) are left out.
     """
     fallbacks = sorted(each for each in islands if each != row.cluster)
     subject = resolve(reader, row.service, which="all")
     policy = policies.of_service(reader, subject) if subject is not None else None
     if policy is not None and policy.tiers:
-        known = Clusters(own, {each.name: each for each in reader.all(CLUSTERS)})
-        tiers = tiers_called(fallbacks, policy.tiers, known)
+        clusters = Clusters(own, {each.name: each for each in reader.all(CLUSTERS)})
+        tiers = tiers_called(fallbacks, policy.tiers, clusters)
         fallbacks = sorted((each for each in fallbacks if each in tiers), key=tiers.__getitem__)
     drained = Drained(reader.all(DRAINING))
-    return sorted(fallbacks, key=lambda each: not drained.left_of(each, row.import_of))
+    return sorted(fallbacks, key=lambda island: not drained.percent_left_of(island, row.import_of))
 
 
 def resources(
@@ -93,29 +94,30 @@ def resources(
     *,
     preconnect: bool = False,
 ) -> Iterator[Resource]:
-    """The cluster that a listener's calls go to, and that of the pods that are called in the island's place.
+    """Yield the Envoy cluster of a listener's calls, and that of the pods that are called as a fallback.
 
-    ``exporters``: of the service; ``islands``: those of them that are called through gateways; ``fallbacks``: of
-    these, the ones that calls may go on to, in order. ``preconnect``: whether calls of HTTP have connections that were
-    made before.
+    ``exporters``: clusters that export the service; ``islands``: those called through gateways; ``fallbacks``: other
+    islands in order of preference. ``preconnect``: HTTP calls use connections opened in advance.
     """
-    groups = [group for group in plan.groups if group.weight] if plan is not None else []
+    groups = plan.groups if plan is not None else ()
     gateways = tunnelled if row.protocol == "UDP" else prepared if row.http and preconnect else unit
     owner, parts = f"ServiceImport {row.import_of}", [gateways(row.cluster)]
     if set(exporters) - set(islands):
-        beside = f"pods beside {row.name}"
+        pods_cluster = f"pods beside {row.name}"
         pods = localities(having(groups, lambda target: target.cluster not in islands and not target.proxy))
         probed: dict[str, Any] = {"upstream_connection_options": KEPT_ALIVE} if row.protocol == "TCP" else {}
-        yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True, **probed)
-        yield eds_localities(beside, owner, row.name, pods)
+        yield eds_cluster(
+            pods_cluster, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True, **probed
+        )
+        yield eds_localities(pods_cluster, owner, row.name, pods)
         if row.protocol == "UDP":
-            yield from udp.beside(row, beside, present=bool(pods))
-        parts.append(udp.tunnels_to(beside) if row.protocol == "UDP" else beside)
+            yield from udp.local_tunnels(row, pods_cluster, any_pod=bool(pods))
+        parts.append(udp.tunnels_to(pods_cluster) if row.protocol == "UDP" else pods_cluster)
     aggregate = packed(AGGREGATE, clusters=[*parts, *map(gateways, fallbacks)])
     more = http.calling_options(preconnect=preconnect) if row.http else {}
     yield resource(
         "cluster",
-        called(row),
+        calls_cluster(row),
         owner,
         row.name,
         cluster_type={"name": "envoy.clusters.aggregate", "typed_config": aggregate},

@@ -1,7 +1,7 @@
-"""What a node's Envoy finds of the gateways of islands, as rows: its checks, and connects that failed.
+"""Reads the verdicts of a node's Envoy on islands' gateways, from its checks and failed connects, as rows.
 
-Envoy decides alone which gateway a connection goes to. The rows are for the plans, so that an island without a gateway
-that answers has no part of the calls, and for people.
+Envoy alone chooses the gateway of a connection. Plans use the rows so that an island without an answering gateway gets
+no calls, and people read them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from isthmus import logs
 from isthmus.gateway.alternatives import UNIT
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import endpoint
@@ -26,18 +27,20 @@ from isthmus.proxy.process import Host, admins
 from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks at Envoy's verdicts."""
+"""Seconds between reads of Envoy's verdicts."""
 MEASURE_EVERY: Final = 5.0
-"""Seconds between two looks at round trips: for one the kernel walks through all sockets of the node."""
+"""Seconds between measurements of round trips, for which the kernel walks through all sockets of the node."""
 FIRST_MEASURED: Final = 15.0
-"""Seconds in which a gateway that fails its first checks is looked at each time: a far one fails them until its round
-trip is known, and its connections, which have that, are there for moments only."""
+"""Seconds during which a gateway that fails its first checks is measured at every read: a distant one fails them until
+its round trip is known, and its connections, from which that is measured, are short-lived."""
 SHORTEST: Final = 1 / 16
-"""Seconds of the shortest round trip that differs from none: shorter ones count as this."""
+"""Shortest round trip in seconds; shorter ones are rounded up to it."""
+
+log = logs.get("gateways")
 
 
 async def follow(db: Database, directory: Path) -> None:
-    """Keep the table as the Envoy of a directory has it, for ever; while none answers, as it was."""
+    """Update the table from the Envoy of a directory until cancelled. It is left unchanged while no Envoy answers."""
     measured, round_trips = -MEASURE_EVERY, dict[str, float]()
     while True:
         await db.until(_has_islands)
@@ -50,7 +53,7 @@ async def follow(db: Database, directory: Path) -> None:
 
 
 def unmeasured(rows: Snapshot, *, now: float) -> bool:
-    """Whether a gateway has failed its checks for a short time, and its round trip is not known."""
+    """True if a gateway began to fail its checks recently and its round trip is unknown."""
     checks = rows.all(GATEWAY_CHECKS)
     return any(not (row.healthy or row.round_trip) and now - row.since < FIRST_MEASURED for row in checks)
 
@@ -60,57 +63,65 @@ def _has_islands(now: Snapshot) -> bool:
 
 
 async def _hosts(directory: Path) -> list[Host] | None:
-    """Of the Envoy that started last, and answers."""
+    """Return the gateways of the latest Envoy that answers; ``None`` if none does."""
     for admin in admins(directory):
-        found = await admin.hosts(f"^{UNIT.strip()}")
-        if found is not None:
-            return found
+        hosts = await admin.hosts(f"^{UNIT.strip()}")
+        if hosts is not None:
+            return hosts
     return None
 
 
 def _round_trips(hosts: Iterable[Host]) -> dict[str, float]:
-    """By gateway, as Envoy's connections to it have it: its check holds one, in this network namespace."""
-    at = {host.address: endpoint(host.address, port=0) for host in hosts if host.cluster.startswith(UNIT)}
-    found = {port: sock_diag.tcp_round_trips(port) for port in {each.port for each in at.values()}}
-    return {address: found[each.port].get(each.host, 0.0) for address, each in at.items()}
+    """Measure the round trip to each gateway on Envoy's connections; its checks keep one open in this namespace."""
+    endpoints = {host.address: endpoint(host.address, port=0) for host in hosts if host.cluster.startswith(UNIT)}
+    round_trips = {port: sock_diag.tcp_round_trips(port) for port in {each.port for each in endpoints.values()}}
+    return {address: round_trips[each.port].get(each.host, 0.0) for address, each in endpoints.items()}
 
 
 def rounded(round_trip: float) -> float:
-    """Up to a power of two of the shortest; 0 stays."""
+    """Round up to a power of two of SHORTEST; 0 stays 0."""
     return SHORTEST * 2 ** max(0, ceil(log2(round_trip / SHORTEST))) if round_trip else 0.0
 
 
-def _after(before: GatewayCheck | None, found: GatewayCheck) -> GatewayCheck:
-    """What is known of a gateway with what was found of it now.
+def _after(previous: GatewayCheck | None, result: GatewayCheck) -> GatewayCheck:
+    """Merge a new check result into a gateway's row.
 
-    A round trip that looks longer is one only where connects or checks fail by it: else a machine stood still.
+    A longer round trip is accepted only if connects or checks fail: otherwise a machine was merely stalled.
     """
-    if before is None:
-        return found
-    known, trip = before.round_trip, found.round_trip
-    if not trip or (known and trip >= known and found.healthy):
-        found = replace(found, round_trip=known)
-    same = (before.healthy, before.reason) == (found.healthy, found.reason)
-    return replace(found, since=before.since) if same else found
+    if previous is None:
+        return result
+    measured, trip = previous.round_trip, result.round_trip
+    if not trip or (measured and trip >= measured and result.healthy):
+        result = replace(result, round_trip=measured)
+    same = (previous.healthy, previous.reason) == (result.healthy, result.reason)
+    return replace(result, since=previous.since) if same else result
 
 
 def record(db: Database, hosts: Iterable[Host], *, now: float, round_trips: Mapping[str, float] | None = None) -> None:
-    """Write what differs from the table: one row for each gateway that Envoy knows.
+    """Write the rows that differ, one for each gateway that Envoy has.
 
-    ``round_trips``: in s, by address.
+    ``round_trips``: seconds by address.
     """
     with db.write() as txn:
-        wanted = {}
+        rows = {}
         for host in hosts:
             if row := _check(host, txn.get(CLUSTERS, _island(host)), now):
-                found = rounded((round_trips or {}).get(host.address, 0.0))
+                round_trip = rounded((round_trips or {}).get(host.address, 0.0))
                 key = GATEWAY_CHECKS.key(row)
-                wanted[key] = _after(txn.get(GATEWAY_CHECKS, key), replace(row, round_trip=found))
-        for key in [key for row in txn.all(GATEWAY_CHECKS) if (key := GATEWAY_CHECKS.key(row)) not in wanted]:
+                rows[key] = _after(txn.get(GATEWAY_CHECKS, key), replace(row, round_trip=round_trip))
+        for key in [key for row in txn.all(GATEWAY_CHECKS) if (key := GATEWAY_CHECKS.key(row)) not in rows]:
             txn.delete(GATEWAY_CHECKS, key)
-        for key, row in wanted.items():
+        for key, row in rows.items():
             if row != txn.get(GATEWAY_CHECKS, key):
                 txn.put(GATEWAY_CHECKS, row)
+                log.debug(
+                    "gateway checked",
+                    cluster=row.cluster,
+                    address=row.address,
+                    healthy=row.healthy,
+                    reason=row.reason,
+                    round_trip=row.round_trip,
+                )
 
 
 def _island(host: Host) -> ClusterName:
@@ -118,7 +129,7 @@ def _island(host: Host) -> ClusterName:
 
 
 def _check(host: Host, island: Cluster | None, now: float) -> GatewayCheck | None:
-    """None for what is of no island."""
+    """Return the row of a gateway; ``None`` if the host belongs to no island."""
     if island is None or not host.cluster.startswith(UNIT):
         return None
     reason = ""

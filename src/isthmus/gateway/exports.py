@@ -1,18 +1,16 @@
-"""The resources of a gateway's Envoy: what the own cluster exports, for the clusters that may import it. Pure.
+"""The resources of a gateway's Envoy: the own cluster's exports, for the clusters that may import them. Pure.
 
-One listener chooses a filter chain by the ClientHello: by ALPN, where a caller writes which member it is, and by SNI. A
-caller is authorised by the chain's TLS handshake, before which nothing is dialled: a pod sees no connection of one that
-is refused (Envoy's network RBAC filter would wait for the first byte of the caller, and passes on what a server that
-speaks first sends).
+One listener chooses a filter chain by the ClientHello: by ALPN, in which a caller names its member, and by SNI. The
+chain's TLS handshake authorises the caller, and nothing is dialled before: pods see no connection of a refused caller.
+(Envoy's network RBAC filter would wait for the caller's first byte, and forwards data of servers that speak first.)
 
-Each member has chains of its own, which trust its authority and its nodes' identity alone. When a cluster is no member
-any more its chains go, and with them the connections that it holds, once the drain time of Envoy is over; no other
-member's do. Who names no member comes to a chain that refuses whatever certificate it shows.
+Each member has its own chains, which trust only its authority and its nodes' identity. When a cluster is no longer a
+member, its chains are removed, and its connections end after Envoy's drain time; other members are not affected. A
+caller that names no member matches a chain that refuses every certificate.
 
-The chain of a member's calls of services sends a connection to the cluster that is called as the SNI, whatever bytes
-its caller wrote there, if only its end is that of a service. Exports for some clusters only have filter chains of their
-own, ports that speak HTTP share one, those of UDP another one, and the names of their clusters end otherwise: only
-their chains reach them.
+A member's chain for services forwards a connection to the Envoy cluster named like the SNI. It matches only the suffix
+of the SNI, the rest is the caller's choice. Exports for some clusters only have their own chains, HTTP ports share one,
+and UDP ports another. The names of their Envoy clusters have other suffixes, so that only these chains reach them.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, PEER_POLI
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.protocols import http_version
 from isthmus.proxy.resources import (
     KEPT_ALIVE,
     address,
@@ -49,34 +48,35 @@ from isthmus.proxy.resources import (
 from isthmus.statedb import Derived, Reader, Snapshot
 
 LISTENER: Final = "gateway"
-"""Name of the one listener, and the unit of the rows that belong to no export."""
+"""Name of the only listener, and unit of the resources that belong to no export."""
 STAT_PREFIX: Final = "gateway"
 ETCD: Final = "etcd"
-"""The cluster of Envoy that is the own etcd."""
+"""Envoy cluster of the own etcd."""
 CONNECTION_LIMIT: Final = "envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit"
 ECHO: Final = "envoy.extensions.filters.network.echo.v3.Echo"
 INSPECTOR: Final = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 HELLO_TIMEOUT: Final = 5.0
-"""Seconds that a caller has for its ClientHello."""
+"""Seconds for a caller to send its ClientHello."""
 HANDSHAKE_TIMEOUT: Final = 5.0
-"""Seconds that a caller has for the handshake."""
+"""Seconds for the TLS handshake."""
 ETCD_IDLE: Final = 60.0
-"""Seconds without a byte after which a connection to the etcd ends: followers send pings."""
+"""Seconds without a byte after which a connection to the etcd is closed. Followers send pings."""
 CONNECT_TIMEOUT: Final = 1.0
-"""Seconds until an attempt to connect to a pod is given up, and another pod is tried."""
+"""Seconds until a connect to a pod fails and another pod is tried."""
 CONNECT_ATTEMPTS: Final = 3
 BUFFER: Final = {"value": 65_536}
 """Bytes that Envoy buffers of a connection whose other side is slow."""
 
 
 REFUSED: Final = "refused"
-"""The chain of who is refused by the handshake, so that it is known whose certificate it showed."""
+"""Chain that refuses callers in the handshake, so that the access log has the certificate they showed."""
 NOBODY: Final = "nobody"
-"""An identity that is nobody's. A member that signs itself this name comes as far as this chain leads: nowhere."""
+"""A placeholder identity that matches no member. A member that issues itself this name gains nothing: the chain has no
+destination."""
 
 
-class GatewayOf(NamedTuple):
-    """The gateway: its cluster, the clusterset's domain, where it listens, and the directory of its Envoy."""
+class GatewaySettings(NamedTuple):
+    """Settings of a gateway: its cluster, the clusterset's domain, its listen addresses, and its Envoy's directory."""
 
     cluster: ClusterName
     domain: str
@@ -84,31 +84,33 @@ class GatewayOf(NamedTuple):
     """At least one."""
     directory: Path
     etcd: tuple[Endpoint, ...] = ()
-    """The own etcd, reached through the gateway by its SNI; none: it is not."""
+    """Endpoints of the own etcd, which is reached through the gateway by its SNI; empty if it is not."""
     connections: int = 10_000
-    """That each chain has at most, and the etcd."""
+    """Maximum number of connections of each chain, and to the etcd."""
 
 
-def derived(of: GatewayOf) -> Derived[Resource]:
-    """The declaration of ``xds`` for a gateway."""
+def derived(gateway: GatewaySettings) -> Derived[Resource]:
+    """Declare ``xds`` for a gateway."""
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
-            exports = sorted((row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda each: each.name)
+            exports = sorted(
+                (row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda export: export.name
+            )
             members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
-            yield access_log.cluster(of.directory, LISTENER)
-            apart = [(each, _called_apart(reader, each, of)) for each in exports if _is_apart(each)]
-            yield listener(of, apart, members)
-            if of.etcd:
-                yield from _etcd(of)
+            yield access_log.cluster(gateway.directory, LISTENER)
+            apart = [(each, _called_apart(reader, each, gateway)) for each in exports if _is_apart(each)]
+            yield listener(gateway, apart, members)
+            if gateway.etcd:
+                yield from _etcd(gateway)
             return
         row = reader.get(OWN_EXPORTS, ServiceName(unit))
         if row is not None and row.export is not None:
-            yield from of_export(row.export, _own_sets(reader, row.export, of), of)
+            yield from of_export(row.export, _own_sets(reader, row.export, gateway), gateway)
 
     def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[str]:
         row = new or old
-        if row is not None and _is_own(row, of.cluster):
+        if row is not None and _is_own(row, gateway.cluster):
             yield row.service
             own = reader.get(OWN_EXPORTS, row.service)
             if own is not None and own.export is not None and _has_pods_apart(own.export):
@@ -119,14 +121,16 @@ def derived(of: GatewayOf) -> Derived[Resource]:
     return Derived(XDS, compute=compute, reads=reads, unit="unit")
 
 
-def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]] | None:
-    """Each member is trusted by a file of its own, by its own chains. None: it is not known yet who is distrusted, and
-    a gateway that starts would let that one in."""
-    return [(each,) for each in members] if now.initialized(PEER_POLICIES) else None
+def trusted_apart(snapshot: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]] | None:
+    """Trust each member by a file of its own, in its own chains.
+
+    ``None`` until distrusted peers are known, so that a starting gateway admits none of them.
+    """
+    return [(each,) for each in members] if snapshot.initialized(PEER_POLICIES) else None
 
 
 def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
-    """An export affects its own rows, and the listener where that names, or named, its SNIs."""
+    """An export affects its own resources, and the listener if it has chains of its own, now or before."""
     row = new or old
     if row is not None:
         yield row.name
@@ -135,7 +139,7 @@ def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> 
 
 
 def _by_own_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
-    """The listener is there from the beginning, whatever is exported: nodes of others check it."""
+    """The own cluster's row affects the listener, which exists without exports too: other clusters' nodes check it."""
     if old is None and new is not None and new.own:
         yield LISTENER
 
@@ -144,16 +148,16 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
-def _own_sets(reader: Reader, export: Export, of: GatewayOf) -> list[EndpointSet]:
-    return [each for each in reader.by(ENDPOINT_SETS, "service", export.name) if _is_own(each, of.cluster)]
+def _own_sets(reader: Reader, export: Export, gateway: GatewaySettings) -> list[EndpointSet]:
+    return [each for each in reader.by(ENDPOINT_SETS, "service", export.name) if _is_own(each, gateway.cluster)]
 
 
-def _called_apart(reader: Reader, export: Export, of: GatewayOf) -> list[Called]:
-    return called(export, _own_sets(reader, export, of) if export.type == "Headless" else (), of.domain)
+def _called_apart(reader: Reader, export: Export, gateway: GatewaySettings) -> list[CallTarget]:
+    return call_targets(export, _own_sets(reader, export, gateway) if export.type == "Headless" else (), gateway.domain)
 
 
 def _is_apart(export: Export) -> bool:
-    """Whether the listener names ports of it: it is for some clusters only, or speaks HTTP or UDP."""
+    """True if the listener matches an export's SNIs: it is for some clusters only, or has ports of HTTP or UDP."""
     return importers(export) is not None or any(_speaks(port) in ("http", "udp") for port in export.ports)
 
 
@@ -167,87 +171,90 @@ Answering = dict[Condition, set[tuple[str, int]]]
 
 Speaks = Literal["bytes", "http", "udp"]
 TARGET_ENDS: Final[dict[Speaks, str]] = {"bytes": "", "http": http.TARGET_END, "udp": udp.TARGET_END}
-"""How the names of clusters of Envoy end that the shared chains send calls to."""
+"""Suffix, after the SNI, of the names of Envoy clusters to which the shared chains forward."""
 
 
 def _speaks(port: Port) -> Speaks | None:
-    """How a port is called; None: it is not, through a gateway."""
+    """Return how a port is called through a gateway; ``None`` if it is not."""
     if port.protocol == "TCP":
-        return "http" if http.version(port) else "bytes"
+        return "http" if http_version(port) else "bytes"
     return "udp" if port.protocol == "UDP" else None
 
 
-class Called(NamedTuple):
-    """What one SNI calls: a port of an export on any of its pods, or on one of them where it is headless."""
+class CallTarget(NamedTuple):
+    """The destination of one SNI: a port of an export on any of its pods, or on one pod if it is headless."""
 
     sni: str
     port: Port
-    """Of the export: what is spoken there."""
+    """The export's port, which declares the protocol."""
     answering: Answering
 
 
-def called(export: Export, sets: Iterable[EndpointSet], domain: str) -> list[Called]:
-    """What can be called of an export: ports of TCP and UDP; of a headless one each pod, at the pod's own numbers."""
-    found: dict[str, Called] = {}
+def call_targets(export: Export, sets: Iterable[EndpointSet], domain: str) -> list[CallTarget]:
+    """Return an export's destinations: its TCP and UDP ports; if headless, those of each pod, by the pod's numbers."""
+    targets_by_sni: dict[str, CallTarget] = {}
     headless = export.type == "Headless"
     ports = {(port.name, port.protocol): port for port in export.ports if _speaks(port) is not None}
     for port in ports.values() if not headless else ():
         sni = service_sni(export.name, port.port, domain, protocol=port.protocol)
-        found[sni] = Called(sni, port, {})
-    for each in (endpoint for row in sets for endpoint in row.endpoints):
-        pod = pod_id(export.name, each.hostname, each.address) if headless else ""
-        for own in each.ports:
-            of = ports.get((own.name, own.protocol))
-            if of is not None:
-                number = own.port if headless else of.port
+        targets_by_sni[sni] = CallTarget(sni, port, {})
+    for endpoint in (each for row in sets for each in row.endpoints):
+        pod = pod_id(export.name, endpoint.hostname, endpoint.address) if headless else ""
+        for own in endpoint.ports:
+            port_of_export = ports.get((own.name, own.protocol))
+            if port_of_export is not None:
+                number = own.port if headless else port_of_export.port
                 sni = service_sni(export.name, number, domain, protocol=own.protocol, pod=pod)
-                answering = found.setdefault(sni, Called(sni, of, {})).answering
-                answering.setdefault(each.condition, set()).add((each.address, own.port))
-    return [found[sni] for sni in sorted(found)]
+                answering = targets_by_sni.setdefault(sni, CallTarget(sni, port_of_export, {})).answering
+                answering.setdefault(endpoint.condition, set()).add((endpoint.address, own.port))
+    return [targets_by_sni[sni] for sni in sorted(targets_by_sni)]
 
 
-def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:
-    """A cluster and its endpoints for all that can be called."""
-    for each in called(export, sets, of.domain):
-        name, owner = target(export, each), f"ServiceExport {export.name}"
+def of_export(export: Export, sets: Iterable[EndpointSet], gateway: GatewaySettings) -> Iterator[Resource]:
+    """Yield a cluster and its endpoints for each destination of an export."""
+    for call in call_targets(export, sets, gateway.domain):
+        name, owner = target(export, call), f"ServiceExport {export.name}"
         policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
-        version = http.version(each.port)
+        version = http_version(call.port)
         more: dict[str, Any] = {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
-        if each.port.protocol == "TCP":
+        if call.port.protocol == "TCP":
             more["upstream_connection_options"] = KEPT_ALIVE
         yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
-        yield eds_endpoints(name, owner, export.name, _serving(each.answering))
+        yield eds_endpoints(name, owner, export.name, _serving(call.answering))
 
 
-def target(export: Export, to: Called) -> str:
-    """The cluster of Envoy for what an SNI calls: that SNI, if the chain of services may send calls there.
+def target(export: Export, call: CallTarget) -> str:
+    """Name of a destination's Envoy cluster: the SNI itself if the chain for services may forward to it.
 
-    Another one's name must not end as the SNIs of that chain do: TLS lets a caller write any byte but 0 before.
+    Any other name must not have the suffix that this chain matches: callers may write any byte but 0 before it.
     """
     if importers(export) is not None:
-        return f"{to.sni} restricted"
-    return to.sni + TARGET_ENDS[_speaks(to.port) or "bytes"]
+        return f"{call.sni} restricted"
+    return call.sni + TARGET_ENDS[_speaks(call.port) or "bytes"]
 
 
-def _serving(found: Answering) -> list[tuple[str, int]]:
-    """Where pods answer: those that are ready, else those that still serve while they end (KEP-1669)."""
-    return sorted(found.get(Condition.READY) or found.get(Condition.TERMINATING) or ())
+def _serving(answering: Answering) -> list[tuple[str, int]]:
+    """Return the addresses of pods that are ready, else of those that are terminating and still serve (KEP-1669)."""
+    return sorted(answering.get(Condition.READY) or answering.get(Condition.TERMINATING) or ())
 
 
 def listener(
-    of: GatewayOf, apart: Iterable[tuple[Export, Iterable[Called]]], members: Sequence[ClusterName]
+    gateway: GatewaySettings, apart: Iterable[tuple[Export, Iterable[CallTarget]]], members: Sequence[ClusterName]
 ) -> Resource:
-    """The one listener, of members that each have a file of trust. What has no SNI of ours, or no TLS, matches no
-    chain, and is closed. ``apart``: exports that it names, with what can be called of each."""
-    (first, *more) = [address(*at) for at in of.listen]
+    """Return the listener for members that each have a file of authorities.
+
+    A connection without one of our SNIs, or without TLS, matches no chain and is closed. ``apart``: exports with chains
+    of their own, and their destinations.
+    """
+    (first, *more) = [address(*endpoint) for endpoint in gateway.listen]
     ports = [each for export, calls in apart for each in _ports_apart(export, calls)]
-    chains = [_chain(REFUSED, tls.downstream(of.directory, [{"exact": NOBODY}]), [_bytes_to("none")])]
+    chains = [_chain(REFUSED, tls.downstream(gateway.directory, [{"exact": NOBODY}]), [_bytes_to("none")])]
     for member in members:
-        chains += _chains(member, ports, of)
-    if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
+        chains += _chains(member, ports, gateway)
+    if gateway.etcd:  # the etcd terminates TLS itself and judges its own users
         to_etcd = tcp_proxy(ETCD, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS, idle=ETCD_IDLE)
         chains.append(_chain(ETCD, None, [to_etcd]))
-    chosen = _choice(of, ports, members)
+    chosen = _choice(gateway, ports, members)
     return resource(
         "listener",
         LISTENER,
@@ -269,28 +276,33 @@ def listener(
 
 
 class PortApart(NamedTuple):
-    """A port of an export, or of one of its pods, that the chain of services does not reach."""
+    """A port of an export, or of one of its pods, that the chain for services does not reach."""
 
     sni: str
     target: str
     speaks: Speaks
     importers: tuple[ClusterName, ...] | None
-    """The clusters that may call it; None: each member."""
+    """Clusters that may call it; ``None`` for all members."""
 
 
-def _ports_apart(export: Export, calls: Iterable[Called]) -> Iterator[PortApart]:
+def _ports_apart(export: Export, calls: Iterable[CallTarget]) -> Iterator[PortApart]:
     clusters = importers(export)
-    for each in calls:
-        speaks = _speaks(each.port) or "bytes"
+    for call in calls:
+        speaks = _speaks(call.port) or "bytes"
         if speaks != "bytes" or clusters is not None:
-            yield PortApart(each.sni, target(export, each), speaks, clusters)
+            yield PortApart(call.sni, target(export, call), speaks, clusters)
 
 
-def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> Iterator[dict[str, Any]]:
-    """The chains of a member. Those of exports for some clusters are one for each port, so that the connections of a
-    cluster that may not import it any more end."""
-    socket = tls.downstream(of.directory, [{"exact": node_identity(member, of.domain)}], trust=tls.trust_of([member]))
-    limited = _limit(of.connections)
+def _chains(member: ClusterName, ports: Sequence[PortApart], gateway: GatewaySettings) -> Iterator[dict[str, Any]]:
+    """Yield the chains of a member.
+
+    Exports for some clusters have one chain for each port, so that connections end when a cluster may no longer import
+    it.
+    """
+    socket = tls.downstream(
+        gateway.directory, [{"exact": node_identity(member, gateway.domain)}], trust=tls.trust_of([member])
+    )
+    limited = _limit(gateway.connections)
     yield _chain(f"services {member}", socket, [limited, *_by_sni()])
     yield _chain(f"health {member}", socket, [limited, *_echo()])
     for speaks in sorted({port.speaks for port in ports if port.importers is None}):
@@ -300,30 +312,34 @@ def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> I
             yield _chain(f"{port.target} {member}", socket, [limited, _filter(port.speaks, member, port.target)])
 
 
-def _filter(speaks: Speaks, member: ClusterName, to: str = "") -> dict[str, Any]:
-    """The network filter of calls of a member to a cluster of Envoy; without one to that of their SNI."""
+def _filter(speaks: Speaks, member: ClusterName, cluster: str = "") -> dict[str, Any]:
+    """Return the network filter that forwards a member's calls to an Envoy cluster; by default to that of the SNI."""
     if speaks == "http":
-        return http.manager(member, to)
-    return udp.manager(member, to) if speaks == "udp" else _bytes_to(to)
+        return http.manager(member, cluster)
+    return udp.manager(member, cluster) if speaks == "udp" else _bytes_to(cluster)
 
 
-def _choice(of: GatewayOf, ports: Sequence[PortApart], members: Iterable[ClusterName]) -> OnMatch:
-    """The chain of a ClientHello."""
-    health, refused = health_sni(of.cluster, of.domain), to_chain(REFUSED)
-    ours = _services(of, refused)
-    others = {health: refused} | ({etcd_sni(of.cluster, of.domain): to_chain(ETCD)} if of.etcd else {})
+def _choice(gateway: GatewaySettings, ports: Sequence[PortApart], members: Iterable[ClusterName]) -> OnMatch:
+    """Return the matcher that chooses a chain by the ClientHello."""
+    health, refused = health_sni(gateway.cluster, gateway.domain), to_chain(REFUSED)
+    services = _services(gateway, refused)
+    infrastructure = {health: refused} | (
+        {etcd_sni(gateway.cluster, gateway.domain): to_chain(ETCD)} if gateway.etcd else {}
+    )
     by_member = {}
     for member in members:
-        found = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
-        found[health] = to_chain(f"health {member}")
-        if (chosen := by_value(SNI, found, _services(of, to_chain(f"services {member}")))) is not None:
-            by_member[f"'{protocol(member, of.domain)}'"] = chosen
-    return by_value(ALPN, by_member, by_value(SNI, others, ours)) or refused
+        by_sni = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
+        by_sni[health] = to_chain(f"health {member}")
+        if (chosen := by_value(SNI, by_sni, _services(gateway, to_chain(f"services {member}")))) is not None:
+            by_member[f"'{protocol(member, gateway.domain)}'"] = chosen
+    return by_value(ALPN, by_member, by_value(SNI, infrastructure, services)) or refused
 
 
-def _services(of: GatewayOf, found: OnMatch) -> OnMatch:
-    """What ends as the SNI of a service does, of TCP or UDP: also one that is not exported, to be counted as that."""
-    return by_suffix(SNI, services_suffix(of.domain), found, by_suffix(SNI, services_suffix(of.domain, "UDP"), found))
+def _services(gateway: GatewaySettings, on_match: OnMatch) -> OnMatch:
+    """Match any SNI of a TCP or UDP service, even if it is not exported, so that such calls are counted."""
+    return by_suffix(
+        SNI, services_suffix(gateway.domain), on_match, by_suffix(SNI, services_suffix(gateway.domain, "UDP"), on_match)
+    )
 
 
 def _chain_of(port: PortApart, member: ClusterName) -> str:
@@ -333,12 +349,12 @@ def _chain_of(port: PortApart, member: ClusterName) -> str:
 
 
 def _chain(name: str, socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {"name": name, "filters": filters, "transport_socket_connect_timeout": duration(HANDSHAKE_TIMEOUT)}
-    return found | ({"transport_socket": socket} if socket is not None else {})
+    chain = {"name": name, "filters": filters, "transport_socket_connect_timeout": duration(HANDSHAKE_TIMEOUT)}
+    return chain | ({"transport_socket": socket} if socket is not None else {})
 
 
 def _limit(connections: int) -> dict[str, Any]:
-    """The filter that ends connections of a chain beyond so many, before their handshake."""
+    """Return the filter that closes connections of a chain above a limit, before their handshake."""
     config = packed(CONNECTION_LIMIT, stat_prefix=STAT_PREFIX, max_connections={"value": connections})
     return {"name": "envoy.filters.network.connection_limit", "typed_config": config}
 
@@ -353,8 +369,10 @@ def _echo() -> list[dict[str, Any]]:
 
 
 def _bytes_to(cluster: str) -> dict[str, Any]:
-    """To a cluster, of which a filter before it may name another. It is dialled when the caller has shown who it is;
-    what that sends meanwhile is kept."""
+    """Return the filter that forwards bytes to a cluster, unless an earlier filter chose another one.
+
+    The cluster is dialled after the handshake; early data of the caller is buffered.
+    """
     return tcp_proxy(
         cluster,
         stat_prefix=STAT_PREFIX,
@@ -365,7 +383,7 @@ def _bytes_to(cluster: str) -> dict[str, Any]:
     )
 
 
-def _etcd(of: GatewayOf) -> Iterator[Resource]:
+def _etcd(gateway: GatewaySettings) -> Iterator[Resource]:
     yield resource(
         "cluster",
         ETCD,
@@ -373,6 +391,6 @@ def _etcd(of: GatewayOf) -> Iterator[Resource]:
         LISTENER,
         type="STRICT_DNS",
         connect_timeout=duration(CONNECT_TIMEOUT),
-        load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts(of.etcd)}]},
-        circuit_breakers=bounded(max_connections=of.connections),
+        load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts(gateway.etcd)}]},
+        circuit_breakers=bounded(max_connections=gateway.connections),
     )

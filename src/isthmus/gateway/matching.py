@@ -1,7 +1,7 @@
-"""Which filter chain takes a connection, by its ClientHello: a ``xds.type.matcher.v3.Matcher`` of a listener. Pure.
+"""Builds the ``xds.type.matcher.v3.Matcher`` of a listener, which chooses filter chains by the ClientHello. Pure.
 
-Chains that are matched so stay as they are, with their connections, when what is matched changes: an in-place update of
-a listener drains the chains that differ, and the matcher is no part of them (Envoy's "Listener discovery service").
+A change of the matcher keeps the chains and their connections: an in-place update of a listener drains only the chains
+that differ, and the matcher is not part of them (Envoy's "Listener discovery service").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from isthmus.proxy.messages import packed
 
 INPUTS: Final = "envoy.extensions.matching.common_inputs.network.v3"
 OnMatch = dict[str, Any]
-"""An ``OnMatch``: what follows from a match."""
+"""An ``OnMatch``: the action of a match."""
 
 
 def _input(kind: str) -> dict[str, Any]:
@@ -22,24 +22,24 @@ def _input(kind: str) -> dict[str, Any]:
 
 SNI: Final = _input("ServerNameInput")
 ALPN: Final = _input("ApplicationProtocolInput")
-"""The whole list that the caller offers, each protocol in single quotes, with commas between."""
+"""The whole list of protocols that the caller offers, each in single quotes, separated by commas."""
 
 
 def to_chain(name: str) -> OnMatch:
-    """The filter chain of that name."""
+    """Return the action that selects a filter chain by name."""
     return {"action": {"name": name, "typed_config": packed("google.protobuf.StringValue", value=name)}}
 
 
-def by_value(of: dict[str, Any], found: Mapping[str, OnMatch], otherwise: OnMatch | None) -> OnMatch | None:
-    """By the exact value of an input; None: nothing matches."""
-    if not found:
+def by_value(input_: dict[str, Any], matches: Mapping[str, OnMatch], otherwise: OnMatch | None) -> OnMatch | None:
+    """Match an input by exact value; ``None`` if there is nothing to match."""
+    if not matches:
         return otherwise
-    matcher: dict[str, Any] = {"matcher_tree": {"input": of, "exact_match_map": {"map": found}}}
+    matcher: dict[str, Any] = {"matcher_tree": {"input": input_, "exact_match_map": {"map": matches}}}
     return {"matcher": matcher | ({"on_no_match": otherwise} if otherwise is not None else {})}
 
 
-def by_suffix(of: dict[str, Any], suffix: str, found: OnMatch, otherwise: OnMatch | None = None) -> OnMatch:
-    """By how the value of an input ends."""
-    single = {"single_predicate": {"input": of, "value_match": {"suffix": suffix}}}
-    matcher: dict[str, Any] = {"matcher_list": {"matchers": [{"predicate": single, "on_match": found}]}}
+def by_suffix(input_: dict[str, Any], suffix: str, on_match: OnMatch, otherwise: OnMatch | None = None) -> OnMatch:
+    """Match an input by suffix."""
+    single = {"single_predicate": {"input": input_, "value_match": {"suffix": suffix}}}
+    matcher: dict[str, Any] = {"matcher_list": {"matchers": [{"predicate": single, "on_match": on_match}]}}
     return {"matcher": matcher | ({"on_no_match": otherwise} if otherwise is not None else {})}

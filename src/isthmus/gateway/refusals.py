@@ -1,7 +1,7 @@
-"""Connections that a gateway refused, by reason and by the cluster that called. Pure.
+"""Counts connections that a gateway refused, by reason and calling cluster. Pure.
 
-Envoy reports each connection that may have been refused (:mod:`isthmus.gateway.access_log`). Reasons are those below,
-and peers are members and ``unknown``: a caller cannot add a value of either.
+Envoy reports each connection that may have been refused (:mod:`isthmus.gateway.access_log`). Reasons are the constants
+below, peers are members or ``unknown``: a caller cannot add a value of either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isthmus.gateway.naming import cluster_of
 from isthmus.model.names import ClusterName
 
 UNKNOWN: Final = "unknown"
-"""The peer where no member's authority vouches for the caller."""
+"""Peer of a caller that no member's authority has signed."""
 NOT_ALLOWED, UNKNOWN_SNI, NOT_EXPORTED, TOO_MANY, NO_HANDSHAKE, HANDSHAKE = (
     "not allowed",
     "unknown SNI",
@@ -24,85 +24,88 @@ NOT_ALLOWED, UNKNOWN_SNI, NOT_EXPORTED, TOO_MANY, NO_HANDSHAKE, HANDSHAKE = (
     "handshake",
 )
 UNTRUSTED: Final = "no trust bundle store"
-"""Part of Envoy's words: the authority of the cluster that a certificate names is not trusted for what is called. Where
-it is a member's name, its cluster may not import the export; whether it is that member was not looked at."""
+"""Part of Envoy's message if the authority of a certificate's cluster is not trusted for the destination. If that is a
+member, it may not import the export; the certificate's signature was not verified."""
 BY_FAILURE: Final = {
     "CERTIFICATE_VERIFY_FAILED:verify cert failed: SAN match": NOT_ALLOWED,
     "verification error at depth 0: certificate has expired": "expired",
     "CERTIFICATE_VERIFY_FAILED": "certificate",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
-    "CONNECTION_REJECTED": TOO_MANY,  # by the chain's limit, which is before the handshake
+    "CONNECTION_REJECTED": TOO_MANY,  # by the chain's limit, before the handshake
 }
-"""By a part of Envoy's words for why a handshake failed; the first that is found."""
+"""Reason for a part of Envoy's message about a failed handshake. The first match applies."""
 VOUCHED: Final = frozenset({NOT_ALLOWED, "expired", NOT_EXPORTED})
-"""Reasons after which the signature of a member's authority was found good, so that its certificate names the peer.
+"""Reasons for which a member's authority has verifiably signed the caller's certificate, so that it names the peer.
 
-Certificates are no secret: that the caller has the key is shown for ``not exported`` alone, whose handshake was done.
+Certificates are public: possession of the key is proven for ``not exported`` alone, after a complete handshake.
 """
 REASONS: Final = (*BY_FAILURE.values(), UNKNOWN_SNI, NOT_EXPORTED, NO_HANDSHAKE, HANDSHAKE)
 
 
-class Ended(NamedTuple):
-    """A connection that ended without a pod, as Envoy reports it."""
+class FailedConnection(NamedTuple):
+    """A connection that ended without reaching a pod, as Envoy reports it."""
 
     identity: str = ""
-    """The URI in the caller's certificate, verified or not; empty: it sent none."""
+    """URI in the caller's certificate, verified or not; empty if it sent none."""
     failure: str = ""
-    """Why the handshake failed, in Envoy's words."""
+    """Envoy's message about a failed handshake."""
     hello: bool = True
-    """Whether a ClientHello came."""
+    """A ClientHello was received."""
     no_chain: bool = False
-    """No filter chain has its SNI."""
+    """No filter chain matches its SNI."""
     no_cluster: bool = False
-    """Its SNI names no export."""
+    """Its SNI matches no export."""
     too_many: bool = False
-    """The etcd has as many connections as it may."""
+    """The limit of connections to the etcd is reached."""
 
 
-def refusal(of: Ended, *, domain: str, members: Collection[ClusterName]) -> tuple[str, str] | None:
-    """Why it was refused, and the member that called; None: it was not, but a pod could not be reached."""
-    named = cluster_of(of.identity, domain)
+def refusal(connection: FailedConnection, *, domain: str, members: Collection[ClusterName]) -> tuple[str, str] | None:
+    """Return the reason of a refusal and the calling member; ``None`` if instead no pod could be reached."""
+    named = cluster_of(connection.identity, domain)
     member = named if named in members else None
-    why = _reason(of, names_member=member is not None)
-    if why is None:
+    reason = _reason(connection, names_member=member is not None)
+    if reason is None:
         return None
-    return why, member if member is not None and why in VOUCHED and UNTRUSTED not in of.failure else UNKNOWN
+    return (
+        reason,
+        member if member is not None and reason in VOUCHED and UNTRUSTED not in connection.failure else UNKNOWN,
+    )
 
 
-def _reason(of: Ended, *, names_member: bool) -> str | None:
-    if of.no_chain:
+def _reason(connection: FailedConnection, *, names_member: bool) -> str | None:
+    if connection.no_chain:
         return UNKNOWN_SNI
-    if of.no_cluster:
+    if connection.no_cluster:
         return NOT_EXPORTED
-    if of.too_many:
+    if connection.too_many:
         return TOO_MANY
-    if UNTRUSTED in of.failure and names_member:
+    if UNTRUSTED in connection.failure and names_member:
         return NOT_ALLOWED
-    if of.failure:
-        return next((found for part, found in BY_FAILURE.items() if part in of.failure), HANDSHAKE)
-    return None if of.hello else NO_HANDSHAKE
+    if connection.failure:
+        return next((reason for part, reason in BY_FAILURE.items() if part in connection.failure), HANDSHAKE)
+    return None if connection.hello else NO_HANDSHAKE
 
 
 class Refusals:
-    """Counts them, since this process started."""
+    """Counts of refused connections since the start of the process."""
 
     def __init__(self, domain: str, members: Callable[[], Collection[ClusterName]]) -> None:
         self._domain = domain
         self._members = members
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By reason and peer."""
+        """Counts by (reason, peer)."""
 
     def __repr__(self) -> str:
         return f"<Refusals {self.by_reason()}>"
 
-    def count(self, of: Ended) -> None:
-        """Take a connection into account, if it was refused."""
-        if (found := refusal(of, domain=self._domain, members=self._members())) is not None:
-            self.counts[found] += 1
+    def count(self, connection: FailedConnection) -> None:
+        """Count a connection if it was refused."""
+        if (refused := refusal(connection, domain=self._domain, members=self._members())) is not None:
+            self.counts[refused] += 1
 
     def by_reason(self) -> dict[str, dict[str, int]]:
-        """Those that occurred: reason, peer, number."""
-        found: dict[str, dict[str, int]] = {}
-        for (why, who), number in sorted(self.counts.items()):
-            found.setdefault(why, {})[who] = number
-        return found
+        """Return the counts by reason and peer, without zeros."""
+        counts: dict[str, dict[str, int]] = {}
+        for (reason, peer), number in sorted(self.counts.items()):
+            counts.setdefault(reason, {})[peer] = number
+        return counts

@@ -1,7 +1,7 @@
-"""TLS of both Envoys: mutual, of version 1.3 alone, with keys and trust from files that Envoy watches. Pure.
+"""TLS of both Envoys: mutual, version 1.3 only, with keys and trust from files that Envoy watches. Pure.
 
-A resource has no key and no authority in it: it names two files of the discovery service for secrets (SDS), which
-:mod:`isthmus.gateway.secrets` writes. Envoy reads them again when they are replaced, as it does the pair in the first.
+Resources contain no keys or authorities: they refer to two SDS files, which :mod:`isthmus.gateway.secrets` writes.
+Envoy reloads them when they are replaced, and so it does the certificate and key that the first one refers to.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from isthmus.proxy.messages import packed
 
 TLS: Final = "envoy.extensions.transport_sockets.tls.v3"
 PAIR: Final = "pair"
-"""Name of the secret that is a certificate and its key."""
+"""Name of the secret with a certificate and its key."""
 TRUST: Final = "trust"
-"""Name of the secret that is the authorities of all members."""
+"""Name of the secret with the authorities of all members."""
 VERSIONS: Final = {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"}
-"""Upstream contexts allow 1.2 by default."""
+"""TLS 1.3 only: upstream contexts allow 1.2 by default."""
 
 
 def secret_file(directory: Path, name: str) -> Path:
-    """Where the secret of that name is, in the directory of an Envoy."""
+    """Path of a secret's file in the directory of an Envoy."""
     return directory / "sds" / f"{name}.json"
 
 
 def trust_of(clusters: Iterable[ClusterName]) -> str:
-    """Name of the secret that is the authorities of these clusters alone."""
+    """Name of the secret with the authorities of these clusters alone."""
     return f"{TRUST}-{blake2b(' '.join(sorted(clusters)).encode(), digest_size=8).hexdigest()}"
 
 
 def downstream(directory: Path, identities: list[dict[str, Any]], *, trust: str = TRUST) -> dict[str, Any]:
-    """The transport socket of a filter chain for callers that show one of these identities, by a secret of authorities.
+    """Return a filter chain's transport socket for callers with one of these identities, signed by ``trust``.
 
-    Sessions are not resumed: a resumed one would not be checked against what is trusted now.
+    Sessions are not resumed: a resumed session would not be checked against the current trust.
     """
     context = packed(
         f"{TLS}.DownstreamTlsContext",
@@ -49,12 +49,10 @@ def downstream(directory: Path, identities: list[dict[str, Any]], *, trust: str 
 
 
 def upstream(directory: Path, identity: str, sni: str, *, trust: str, protocol: str) -> dict[str, Any]:
-    """The transport socket towards gateways that show this identity. ``sni``: where the call names no other.
+    """Return the transport socket to gateways with an identity. ``sni``: default SNI; ``protocol``: offered by ALPN.
 
-    ``protocol``: what is offered (ALPN).
-
-    ``trust`` holds the authorities of their cluster alone: Envoy finds the authority by a certificate's first name, and
-    takes the identity from any of its names.
+    ``trust`` must have the authorities of the gateways' cluster alone: Envoy finds the authority by a certificate's
+    first name, but accepts the identity in any of its names.
     """
     context = packed(
         f"{TLS}.UpstreamTlsContext",

@@ -2,16 +2,16 @@
 
     pod ── datagrams ──▶ listener ─▶ HTTP/2 ─▶ internal listener ══ TLS, by SNI ══▶ gateway ── datagrams ──▶ pod
 
-A client's address and port are a session: a stream of HTTP/2, which the gateway gives a pod. The sessions of a port
-that begin within RENEWED_AFTER share a connection to a gateway (of each worker thread of the node's Envoy). It passes a
-listener within Envoy that treats it as one of TCP: it has the SNI of the port, gateways that fail are passed over for
-others, and the caller is authorised by the handshake, before the gateway reads a byte of HTTP. Nothing that a caller
-writes in a request chooses where its datagrams go: the SNI does.
+Each client address and port is a session: an HTTP/2 stream, for which the gateway chooses a pod. Sessions of a port
+that start within RENEWED_AFTER share a connection to a gateway (in each worker thread of the node's Envoy). It passes
+an internal listener of Envoy, where it is a TCP connection like any other: it has the port's SNI, failing gateways are
+skipped, and the handshake authorises the caller before the gateway reads a byte of HTTP. The destination of datagrams
+depends only on the SNI, not on the caller's request.
 
-A sender of UDP does not notice that a gateway has fallen silent. So the node checks the gateways that it has tunnels to
-often (:data:`CHECK_INTERVAL`), and ends all tunnels to one that does not answer; their sessions end with them, and the
-next datagram of each begins a new one, through another gateway. Where no gateway of any island answers, and the plan
-has pods that need none, the node's own Envoy ends the tunnel, as a gateway does (:func:`beside`).
+A sender of UDP does not notice a silent gateway. So the node checks the gateways of its tunnels often
+(:data:`CHECK_INTERVAL`) and closes all tunnels to one that does not answer. Their sessions end, and the next datagram
+of each starts a new session through another gateway. If no gateway of any island answers and the plan has pods that
+need none, the node's own Envoy terminates the tunnel, as a gateway does (:func:`local_tunnels`).
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import address, bounded, eds_cluster, eds_localities, resource
 
 RECEIVE: Final = {"max_rx_datagram_size": {"value": 65_535}}
-"""What Envoy reads of pods at most; by default it drops what is larger than 1,500 bytes."""
+"""Maximum size of a datagram from a pod. By default Envoy drops datagrams above 1,500 bytes."""
 UDP_PROXY: Final = "envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig"
 ROUTE: Final = "envoy.extensions.filters.udp.udp_proxy.v3.Route"
 CAPSULES: Final = "envoy.extensions.filters.udp.udp_proxy.session.http_capsule.v3.FilterConfig"
 UPGRADE: Final = "CONNECT-UDP"
 STAT_PREFIX: Final = "udp"
 TARGET_END: Final = " udp"
-"""How the names of clusters of Envoy that are reached so end, behind the SNI."""
+"""Suffix of the Envoy cluster names used for UDP; the rest of the name is the SNI."""
 CHECK_INTERVAL: Final = 0.1
-"""Seconds between two checks of a gateway that tunnels may go to. With two that fail and 0.25 s until a client's
-next datagram, that makes less than a second until its next answer."""
+"""Seconds between checks of a gateway with tunnels. With two failing checks and 0.25 s until a client's next datagram,
+its next answer arrives in less than a second."""
 CHECK_AGAIN: Final = 0.01
-"""Seconds from a check that failed to the next one, which decides: one fails also where a gateway is replaced."""
+"""Seconds from a failed check to the next, which decides: a single one also fails while a gateway is replaced."""
 PING_EVERY: Final = 1.0
-"""Seconds between two pings of a node's connection to a gateway."""
+"""Seconds between pings of a node's connection to a gateway."""
 PING_TIMEOUT: Final = 10.0
-"""Seconds for an answer: only of a connection that is broken while its gateway passes checks. Longer than connects to
-some gateways take that fail, since it begins before there is a connection."""
+"""Seconds for an answer, which matter if a connection breaks while its gateway passes checks. Longer than failing
+connects to several gateways take, since the time starts before the connection is established."""
 IDLE: Final = 60.0
-"""Seconds without a datagram either way after which a session ends, and without a session a connection."""
+"""Seconds without a datagram in either direction after which a session ends, and without a session a connection."""
 RENEWED_AFTER: Final = 10.0
-"""Seconds after which new sessions get another connection: through all gateways, and the island itself again where
-another one was called in its place."""
+"""Seconds after which new sessions use a new connection, so that all gateways are used in turn, and the island itself
+again after a fallback to another one."""
 GATEWAY_PING_EVERY: Final = 10.0
-"""Seconds between two pings of a gateway's connection, and for an answer: a node that has vanished keeps no streams."""
+"""Seconds between pings of a gateway's connection, and for an answer: a vanished node must not keep its streams."""
 STREAM_IDLE: Final = 2 * IDLE
-"""Seconds without a datagram either way after which a gateway ends a stream that its node has not: it holds a port."""
+"""Seconds without a datagram after which a gateway ends a stream that its node has not ended, since it holds a port."""
 CONNECT_ATTEMPTS: Final = 4
-"""Streams that are begun for a session until its datagrams are dropped."""
+"""Streams that are tried for a session before its datagrams are dropped."""
 RETRY_AFTER: Final = 0.02
 WAITING: Final = {"max_buffered_datagrams": {"value": 16}, "max_buffered_bytes": {"value": 16_384}}
-"""What a session keeps until its stream is there; more is dropped."""
+"""Datagrams that a session buffers until its stream is established; further ones are dropped."""
 SESSIONS: Final = 4_096
-"""Of one port at a node, together with its connections to gateways: whoever sends from ever new ports takes no more of
-Envoy. As many streams a connection has at most, so that one is enough for a node."""
+"""Maximum sessions of one port at a node, including its connections to gateways: bounds a client that sends from ever
+new ports. A connection has as many streams, so that one suffices for a node."""
 
 
 def tunnel(row: IslandListener) -> str:
-    """The listener within Envoy that the tunnels of a port pass."""
+    """Name of the internal listener that the tunnels of a port pass."""
     return f"tunnel of {row.name}"
 
 
 def calling(row: IslandListener, sni: str) -> Iterator[Resource]:
-    """The listener for the datagrams of pods, and the cluster that is :func:`tunnel`."""
+    """Yield the listener for datagrams of pods, and the Envoy cluster of :func:`tunnel`."""
     datagrams, owner = f"datagrams of {row.name}", f"ServiceImport {row.import_of}"
     yield _listener(row, sni, datagrams, owner)
     within = {"address": {"envoy_internal_address": {"server_listener_name": tunnel(row)}}}
@@ -84,24 +84,24 @@ def calling(row: IslandListener, sni: str) -> Iterator[Resource]:
         type="STATIC",
         load_assignment={"cluster_name": datagrams, "endpoints": [{"lb_endpoints": [{"endpoint": within}]}]},
         typed_extension_protocol_options={HTTP_OPTIONS: _options()},
-        circuit_breakers=bounded(max_connections=SESSIONS),  # as such a session counts
+        circuit_breakers=bounded(max_connections=SESSIONS),  # a session counts as a connection
     )
 
 
 def tunnels_to(pods: str) -> str:
-    """The cluster of Envoy that ends tunnels here, for pods that need no gateway, and its listener within Envoy."""
+    """Name of the Envoy cluster, and of its internal listener, that terminates tunnels to pods that need no gateway."""
     return f"tunnels to {pods}"
 
 
-def beside(row: IslandListener, pods: str, *, present: bool) -> Iterator[Resource]:
-    """What is :func:`tunnels_to` a cluster of pods: it ends the tunnels of a port as a gateway does.
+def local_tunnels(row: IslandListener, pods: str, *, any_pod: bool) -> Iterator[Resource]:
+    """Yield the resources of :func:`tunnels_to` a cluster of pods, which terminate tunnels of a port as a gateway does.
 
-    ``present``: whether there is any pod; without one tunnels have to go elsewhere.
+    ``any_pod``: False if the cluster is empty, so that tunnels use another fallback.
     """
     name, owner = tunnels_to(pods), f"ServiceImport {row.import_of}"
     within = {"endpoint": {"address": {"envoy_internal_address": {"server_listener_name": name}}}}
     yield eds_cluster(name, owner, row.name, connect_timeout=CONNECT_TIMEOUT)
-    yield eds_localities(name, owner, row.name, [{"lb_endpoints": [within]}] if present else [])
+    yield eds_localities(name, owner, row.name, [{"lb_endpoints": [within]}] if any_pod else [])
     yield resource(
         "listener",
         name,
@@ -114,7 +114,7 @@ def beside(row: IslandListener, pods: str, *, present: bool) -> Iterator[Resourc
 
 
 def _listener(row: IslandListener, sni: str, datagrams: str, owner: str) -> Resource:
-    """Where pods send, with a tunnel for each session, by the cluster ``datagrams``."""
+    """Return the listener for pods, with a tunnel for each session through the cluster ``datagrams``."""
     tunneling = {
         "proxy_host": sni,
         "target_host": sni,
@@ -150,7 +150,7 @@ def _listener(row: IslandListener, sni: str, datagrams: str, owner: str) -> Reso
 
 
 def _options() -> Any:
-    """How long a connection to a gateway is used, and its pings."""
+    """Return HTTP options for connections to gateways: lifetimes and pings."""
     pings = {"interval": duration(PING_EVERY), "timeout": duration(PING_TIMEOUT)}
     return packed(
         HTTP_OPTIONS,
@@ -163,8 +163,10 @@ def _options() -> Any:
 
 
 def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
-    """The network filter of a gateway that takes a member's tunnels, and nothing else, and sends their datagrams to a
-    cluster of Envoy; without one to that of their SNI."""
+    """Return a gateway's network filter that accepts only a member's tunnels.
+
+    It sends their datagrams to an Envoy cluster; by default to that of the SNI.
+    """
     route = {
         "match": {"connect_matcher": {}},
         "route": {

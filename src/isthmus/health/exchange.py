@@ -1,4 +1,4 @@
-"""What a probe sends once it is connected, and what the answer means. Pure; TCP sends nothing.
+"""Requests that a probe sends after it has connected, and the meaning of the answers. Pure; TCP sends nothing.
 
 gRPC is one call of ``grpc.health.v1.Health/Check`` (gRPC health checking protocol) over HTTP/2 with prior knowledge
 (RFC 9113). Its answer's headers are never decoded (HPACK, RFC 7541): a call that fails has no message.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.model.policies import HealthCheck
 
 LARGEST: Final = 1 << 16
@@ -21,7 +23,7 @@ STATES: Final = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNO
 
 
 def request(check: HealthCheck, authority: str) -> bytes:
-    """What is sent; nothing where being connected is enough."""
+    """Return the bytes to send, empty if a connection is sufficient."""
     if check.type == "HTTP":
         lines = f"GET {check.path} HTTP/1.1", f"Host: {check.host or authority}", "User-Agent: isthmus-probe"
         return "\r\n".join((*lines, "Accept: */*", "Connection: close", "", "")).encode()
@@ -29,22 +31,25 @@ def request(check: HealthCheck, authority: str) -> bytes:
 
 
 def result(check: HealthCheck, received: bytes, *, ended: bool) -> str | None:
-    """Why a probe fails, empty where it passes; None: more has to come. ``ended``: nothing more can."""
-    found = _http_result(received) if check.type == "HTTP" else _grpc_result(received)
-    if found is None and (ended or len(received) >= LARGEST):
+    """Return why a probe fails, empty if it passes, ``None`` if more bytes are needed (unless ``ended``)."""
+    result = _http_result(received) if check.type == "HTTP" else _grpc_result(received)
+    if result is None and (ended or len(received) >= LARGEST):
         return "the connection ended before an answer" if ended else f"no answer within {LARGEST} bytes"
-    return found
+    return result
 
 
 def _http_result(received: bytes) -> str | None:
-    """By the status line alone: 200 to 399 pass, as for a kubelet's probe."""
+    """Judge the status line alone: 200 to 399 pass, as in a kubelet's probe."""
     line, end, _ = received.partition(b"\r\n")
     if not end:
         return None
     words = line.split(None, 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
         return "the answer is not HTTP"
-    status = int(words[1][:4])
+    try:
+        status = bounds.count(words[1], least=100, most=999)
+    except OutOfBounds:
+        return "the answer is not HTTP"
     return "" if 200 <= status < 400 else f"HTTP status {status}"
 
 
@@ -77,7 +82,7 @@ def _grpc_result(received: bytes) -> str | None:
 
 
 def _grpc_verdict(message: bytes) -> str:
-    """Of a message: five bytes of gRPC's prefix, then field 1 of HealthCheckResponse as a varint."""
+    """Judge a message: five bytes of gRPC's prefix, then field 1 of HealthCheckResponse as a varint."""
     if not message:
         return "no grpc.health.v1 there, or no such service"
     state = message[6] if len(message) > 6 and message[5] == 8 else 0

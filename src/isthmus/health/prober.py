@@ -1,7 +1,8 @@
-"""The sockets: probes as ``checks`` has them, and verdicts into ``probes``. Two tasks, however many backends.
+"""Sockets of probes: executes the rows of ``checks``, writes verdicts into ``probes``. Two tasks for all backends.
 
 A probe is a socket that the event loop watches, and a row of ``_flights``; nothing is awaited for it. At most
-``MOST_FLIGHTS`` are open.
+``MOST_FLIGHTS`` are open, shared between namespaces. A backend whose probe raises is a row of ``faults``: it keeps its
+last verdict, and is not probed until its check changes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import errno
 import os
 import socket
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -20,12 +23,13 @@ from msgspec import Struct
 from isthmus import logs
 from isthmus.config import HealthSection
 from isthmus.health import exchange
-from isthmus.health.schedule import Schedule
+from isthmus.health.schedule import Schedule, namespace
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.hosts import family, joined
 from isthmus.model.policies import HealthCheck
-from isthmus.model.tables import CHECKS, NODES, PROBES
-from isthmus.statedb import Database
+from isthmus.model.tables import CHECKS, FAULTS, NODES, PROBES
+from isthmus.running import Tasks
+from isthmus.statedb import Database, Faults
 
 MOST_FLIGHTS: Final = 256
 """Probes open at a time: each has a file descriptor."""
@@ -36,7 +40,7 @@ log = logs.get("health")
 
 
 class ProberStats(Struct, frozen=True):
-    """How probing goes."""
+    """Statistics of probing."""
 
     backends: int
     dead: int
@@ -58,13 +62,16 @@ class Flight:
 
 
 class Prober:
-    """One per agent."""
+    """One in each agent, and one in the leading operator."""
 
     def __init__(self, db: Database, section: HealthSection, *, node: str) -> None:
         self._db = db
         self._schedule = Schedule(section, node=node, random=Random())
         self._flights: dict[int, Flight] = {}
+        self._held: Counter[str] = Counter()
+        """Flights by namespace."""
         self._found: list[Probe] = []
+        self._faults = Faults(db, FAULTS, PROBES.name)
         self._wake = asyncio.Event()
         self._probes = 0
 
@@ -77,32 +84,43 @@ class Prober:
 
     async def run(self) -> None:
         """Probe, for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow(), name="checks")
-            tasks.create_task(self._probe(), name="probes")
+        async with Tasks() as tasks:
+            tasks.start("checks", self._follow)
+            tasks.start("probes", self._probe)
 
     async def _follow(self) -> None:
-        """Keep the schedule as ``checks`` is. A verdict on what is no longer probed goes."""
+        """Keep the schedule equal to ``checks``. Delete the verdicts of backends that are no longer probed."""
         changes = self._db.changes(CHECKS)
+        self._forget_removed()
         try:
             while True:
                 await changes.wait()
-                snapshot, found = changes.next()
-                gone = [change.key for change in found if change.new is None]
-                for change in found:
-                    if change.new is not None:
-                        self._schedule.put(change.new, time.monotonic())
-                    else:
-                        self._schedule.remove(change.key)
-                known = [key for key in gone if snapshot.get(PROBES, key) is not None]
+                snapshot, changed = changes.next()
+                gone = [change.key for change in changed if change.new is None]
+                for change in changed:
+                    with self._faults.attempt(change.key):
+                        if change.new is not None:
+                            self._schedule.put(change.new, time.monotonic())
+                        else:
+                            self._schedule.remove(change.key)
+                probed = [key for key in gone if snapshot.get(PROBES, key) is not None]
                 del snapshot
-                if known:
+                if probed:
                     with self._db.write() as txn:
-                        for key in known:
+                        for key in probed:
                             txn.delete(PROBES, key)
                 self._wake.set()
         finally:
             changes.close()
+
+    def _forget_removed(self) -> None:
+        """Probe nothing that an earlier run of :meth:`_follow` put into the schedule and that was removed since."""
+        snapshot = self._db.snapshot()
+        self._schedule.retain({row.key for row in snapshot.all(CHECKS)})
+        gone = [row.key for row in snapshot.all(PROBES) if snapshot.get(CHECKS, row.key) is None]
+        if gone:
+            with self._db.write() as txn:
+                txn.delete_all(PROBES, gone)
 
     async def _probe(self) -> None:
         counted = 0.0
@@ -113,13 +131,18 @@ class Prober:
                     counted, self._schedule.nodes = now, max(1, sum(1 for _ in self._db.snapshot().all(NODES)))
                 self._wake.clear()
                 self._expire(now)
-                for key, turn, check in self._schedule.due(now, room=MOST_FLIGHTS - len(self._flights)):
-                    self._start(key, turn, check, now)
+                for key, turn, check in self._schedule.due(
+                    now, room=MOST_FLIGHTS - len(self._flights), held=self._held
+                ):
+                    with self._faults.attempt(key):
+                        self._start(key, turn, check, now)
                 self._write()
+                self._faults.publish()
                 await self._pause(now)
         finally:
             for flight in list(self._flights.values()):
                 self._land(flight)
+                self._schedule.repeat(flight.key, flight.turn)
 
     async def _pause(self, now: float) -> None:
         """Until something is due, an answer is overdue, or a socket or a change of the checks wakes us."""
@@ -133,17 +156,17 @@ class Prober:
             pass
 
     def _write(self) -> None:
-        """Write verdicts that changed, but for what is no longer to be probed: that may have gone meanwhile."""
-        found, self._found = self._found, []
-        if found:
+        """Write changed verdicts, except of backends whose check was deleted meanwhile."""
+        results, self._found = self._found, []
+        if results:
             with self._db.write() as txn:
-                for row in found:
+                for row in results:
                     if txn.get(CHECKS, row.key) is not None:
                         txn.put(PROBES, row)
-                        at = joined(row.key.address, row.key.port)
+                        address = joined(row.key.address, row.key.port)
                         log.info(
                             "backend answers" if row.healthy else "backend found dead",
-                            backend=at,
+                            backend=address,
                             cluster=row.key.cluster,
                             service=row.key.service,
                             reason=row.reason,
@@ -159,11 +182,27 @@ class Prober:
             return
         flight = Flight(key, turn, check, now + check.timeout, opened)
         self._flights[opened.fileno()] = flight
-        code = opened.connect_ex((key.address, check.port or key.port))
+        self._held[namespace(key)] += 1
+        try:
+            code = opened.connect_ex((key.address, check.port or key.port))
+        except BaseException:
+            self._land(flight)
+            raise
         if code in (0, errno.EINPROGRESS):
-            asyncio.get_running_loop().add_writer(opened.fileno(), self._connected, flight)
+            asyncio.get_running_loop().add_writer(opened.fileno(), self._in_flight, self._connected, flight)
         else:
             self._end(flight, os.strerror(code))
+
+    def _in_flight(self, act: Callable[[Flight], None], flight: Flight) -> None:
+        """Go on with a probe, as its socket is ready. One that raises ends without a verdict."""
+        with self._faults.attempt(flight.key):
+            try:
+                act(flight)
+            except BaseException:
+                if self._flights.get(flight.socket.fileno()) is flight:
+                    self._land(flight)
+                self._wake.set()
+                raise
 
     def _connected(self, flight: Flight) -> None:
         loop = asyncio.get_running_loop()
@@ -181,7 +220,7 @@ class Prober:
         except OSError as error:
             self._end(flight, error.strerror or str(error))
         else:
-            loop.add_reader(flight.socket.fileno(), self._readable, flight)
+            loop.add_reader(flight.socket.fileno(), self._in_flight, self._readable, flight)
 
     def _readable(self, flight: Flight) -> None:
         try:
@@ -192,27 +231,28 @@ class Prober:
             self._end(flight, error.strerror or str(error))
             return
         flight.received += received
-        found = exchange.result(flight.check, flight.received, ended=not received)
-        if found is not None:
-            self._end(flight, found)
+        result = exchange.result(flight.check, flight.received, ended=not received)
+        if result is not None:
+            self._end(flight, result)
 
     def _expire(self, now: float) -> None:
         for flight in [each for each in self._flights.values() if each.deadline <= now]:
             self._end(flight, f"no answer within {flight.check.timeout:g} s")
 
-    def _end(self, flight: Flight, why: str) -> None:
+    def _end(self, flight: Flight, reason: str) -> None:
         self._land(flight)
-        self._result(flight.key, flight.turn, why)
+        self._result(flight.key, flight.turn, reason)
 
     def _land(self, flight: Flight) -> None:
         loop, number = asyncio.get_running_loop(), flight.socket.fileno()
         loop.remove_reader(number)
         loop.remove_writer(number)
         del self._flights[number]
+        self._held -= Counter((namespace(flight.key),))  # without zeros: namespaces come and go
         flight.socket.close()
 
-    def _result(self, key: BackendKey, turn: int, why: str) -> None:
-        row = self._schedule.done(key, turn, why, now=time.monotonic(), wall=time.time())
+    def _result(self, key: BackendKey, turn: int, reason: str) -> None:
+        row = self._schedule.done(key, turn, reason, now=time.monotonic(), wall=time.time())
         if row is not None:
             self._found.append(row)
         self._wake.set()

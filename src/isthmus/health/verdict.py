@@ -1,4 +1,4 @@
-"""From results of probes to a verdict. The hysteresis is here, so that what follows from verdicts has to have none."""
+"""Verdicts from results of probes, with hysteresis, so that users of verdicts need none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isthmus.model.policies import HealthCheck
 
 
 class Verdict(NamedTuple):
-    """What is known of a backend. ``healthy`` None: nothing yet, and then it counts as healthy."""
+    """Verdict on a backend. ``healthy`` is ``None`` before the first result, and the backend is then used."""
 
     healthy: bool | None = None
     against: int = 0
@@ -23,5 +23,5 @@ def judge(before: Verdict, passed: bool, check: HealthCheck) -> Verdict:
     if passed == before.healthy or (passed and before.healthy is None):
         return Verdict(passed)
     against = before.against + 1
-    enough = check.healthy_after if passed else check.unhealthy_after
-    return Verdict(passed) if against >= enough else Verdict(before.healthy, against)
+    threshold = check.healthy_after if passed else check.unhealthy_after
+    return Verdict(passed) if against >= threshold else Verdict(before.healthy, against)

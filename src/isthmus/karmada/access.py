@@ -45,13 +45,13 @@ class Granting:
     async def look(self) -> bool:
         """Apply what changed; whether the etcd has the users of the folder. A failure is logged once."""
         try:
-            found = read(self._home.folder.path)
-            digest = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
+            entries = read(self._home.folder.path)
+            digest = hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()
             if digest == self._done:
                 return True
             passwords = {
                 ClusterName(name.removesuffix(PASSWORD).removeprefix(remote_user(ClusterName("")))): content
-                for name, content in found.items()
+                for name, content in entries.items()
                 if name.startswith(remote_user(ClusterName(""))) and name.endswith(PASSWORD)
             }
             if not self._done:
@@ -59,10 +59,10 @@ class Granting:
             await joining.grant(
                 self._home, {peer: each.decode().strip() for peer, each in passwords.items()}, self._granted
             )
-        except (JoinError, PkiError, EtcdError, Transient, Expired, OSError) as why:
-            if str(why) != self._failure:
-                log.warning("users of the etcd are not as they should be", why=str(why))
-            self._failure = str(why)
+        except (JoinError, PkiError, EtcdError, Transient, Expired, OSError) as error:
+            if str(error) != self._failure:
+                log.warning("users of the etcd are not as they should be", why=str(error))
+            self._failure = str(error)
             return False
         self._done, self._failure = digest, ""
         log.info("users of the etcd are as they should be", readers=sorted(self._granted))

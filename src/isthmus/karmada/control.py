@@ -18,18 +18,20 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from isthmus import kube, logs
+from isthmus import bounds, kube, logs
+from isthmus.bounds import OutOfBounds
 from isthmus.karmada import evictions, keyring, works
 from isthmus.karmada.evictions import Eviction
 from isthmus.karmada.keyring import MEMBER, Keys
-from isthmus.karmada.members import Member, is_etcds, members
+from isthmus.karmada.members import MOST_ID, Member, is_etcds, members
 from isthmus.karmada.works import DIGEST, PART, Work
-from isthmus.kube.objects.core import SECRET, SERVICE, Secret, Service
+from isthmus.kube.objects.core import SECRET, SERVICE, Secret, Service, decoded_files, encoded_files
 from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING, WORK, Cluster, ResourceBinding, Workload
 from isthmus.kube.objects.karmada import Work as Existing
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Event, Expired, Reflector, Transient
-from isthmus.statedb import Backoff
+from isthmus.running import Tasks
+from isthmus.statedb import Backoff, describe_bug
 
 T = TypeVar("T")
 
@@ -106,16 +108,20 @@ class Control:
             Reflector(self._client.store(CLUSTER), clusters, name="karmada/clusters"),
             Reflector(self._client.store(RESOURCE_BINDING), bindings, name="karmada/resourcebindings"),
         )
-        failures = 0
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in followed:
-                tasks.create_task(reflector.run(), name=reflector.name)
+
+        async def rounds() -> None:
+            failures = 0
             while True:
                 await self._wait(BACKOFF.delay(failures) if failures else EVERY)
                 if not all(reflector.state.synced for reflector in followed):
                     continue
                 problems = await self._try(clusters.objects, bindings.objects)
                 failures = failures + 1 if problems else 0
+
+        async with Tasks() as tasks:
+            for reflector in followed:
+                tasks.start(reflector.name, reflector.run)
+            tasks.start("rounds", rounds)
 
     async def _try(self, clusters: Mapping[str, Cluster], bindings: Mapping[str, ResourceBinding]) -> Sequence[str]:
         """A round; what is wrong is logged once while it stays so."""
@@ -124,6 +130,10 @@ class Control:
             problems = (await self._carry_out(seen)).problems
         except (kube.KubeError, Transient, Expired) as why:
             problems = (str(why),)
+        except MemoryError:
+            raise
+        except Exception as error:  # a bug costs a round, which is tried again
+            problems = (describe_bug(error),)
         for problem in problems:
             if problem not in self._problems:
                 log.warning("not done", why=problem)
@@ -150,6 +160,10 @@ class Control:
                 written += await self._write(work, before)
             except kube.KubeError as why:
                 problems.append(f"{work.member}: {why}")
+            except MemoryError:
+                raise
+            except Exception as error:
+                problems.append(f"{work.member}: {describe_bug(error)}")
         written += await self._remove(seen, wanted, joined, problems)
         return Report(
             members=tuple(seen.members),
@@ -164,16 +178,16 @@ class Control:
         seen = await self._list()
         joined = [each for each in seen.members if each.joins]
         keys = {each.name: kept for each in joined if (kept := _complete(each, joined, seen.keys.get(each.name)))}
-        found = {key: _delivery(each) for key, each in seen.existing.items()}
+        deliveries = {key: _delivery(each) for key, each in seen.existing.items()}
         wanted = {(each.namespace, each.name): each.digest for each in works.wanted(joined, keys)}
         wanted |= {(works.EXECUTION + each.name, works.OF_MEMBER): "" for each in joined if each.name not in keys}
         for (namespace, name), digest in wanted.items():
             if not digest or _digest(seen.existing.get((namespace, name))) != digest:
                 member = ClusterName(namespace.removeprefix(works.EXECUTION))
-                found[namespace, name] = Delivery(member, name, applied=False, message=UNWRITTEN)
+                deliveries[namespace, name] = Delivery(member, name, applied=False, message=UNWRITTEN)
         return Report(
             members=tuple(seen.members),
-            deliveries=tuple(each for _, each in sorted(found.items())),
+            deliveries=tuple(each for _, each in sorted(deliveries.items())),
             drained=tuple(_sentence(each) for each in self._evictions(seen)),
         )
 
@@ -202,7 +216,7 @@ class Control:
                 "annotations": {NUMBER: str(member.id)},
             },
             "type": "Opaque",
-            "data": keyring.encoded(keys.files),
+            "data": encoded_files(keys.files),
         }
         await self._client.apply(SECRET, self._namespace, _secret(member.name), body, field_manager=FIELD_MANAGER)
         return keys, True
@@ -214,17 +228,17 @@ class Control:
         """Drains of the Services whose pods are moved; only where there are any are Services and workloads read."""
         services: dict[str, Iterable[Service]] = {}
         workloads: dict[tuple[str, str, str], Workload] = {}
-        for each in leaving:
-            resource = each.resource
+        for eviction in leaving:
+            resource = eviction.resource
             try:
                 if resource.namespace not in services:
                     services[resource.namespace] = await self._client.list(SERVICE, resource.namespace)
                 kind = await self._client.kind(resource.api_version, resource.kind, Workload)
-                found = await self._client.get(kind, resource.name, resource.namespace)
-            except (kube.NotFound, kube.NotServed, kube.Forbidden) as why:
-                log.warning("not drained", eviction=_sentence(each), why=str(why))
+                current = await self._client.get(kind, resource.name, resource.namespace)
+            except (kube.NotFound, kube.NotServed, kube.Forbidden) as error:
+                log.warning("not drained", eviction=_sentence(eviction), why=str(error))
                 continue
-            workloads[resource.kind, resource.namespace, resource.name] = found
+            workloads[resource.kind, resource.namespace, resource.name] = current
         return evictions.drains(leaving, services=services, workloads=workloads)
 
     async def _write(self, work: Work, before: Existing | None) -> bool:
@@ -249,8 +263,8 @@ class Control:
             try:
                 removed += await self._client.delete(kind, namespace, name)
                 log.info("removed", kind=kind.kind, name=f"{namespace}/{name}")
-            except kube.KubeError as why:
-                problems.append(f"{namespace}/{name}: {why}")
+            except kube.KubeError as error:
+                problems.append(f"{namespace}/{name}: {error}")
         return removed
 
     async def _wait(self, seconds: float) -> None:
@@ -338,9 +352,12 @@ def _secret(member: ClusterName) -> str:
 
 def _keys_of(secret: Secret) -> Keys:
     meta = secret.metadata
-    number = (meta.annotations or {}).get(NUMBER, "")
+    try:
+        number = bounds.count((meta.annotations or {}).get(NUMBER, ""), most=MOST_ID)
+    except OutOfBounds:
+        number = 0
     member = ClusterName((meta.labels or {})[MEMBER])
-    return Keys(member, int(number) if number.isdigit() else 0, keyring.decoded(secret.data or {}))
+    return Keys(member, number, decoded_files(secret.data))
 
 
 def _digest(work: Existing | None) -> str:
@@ -361,6 +378,6 @@ def _delivery(work: Existing) -> Delivery:
     return Delivery(member, work.metadata.name, applied=applied.status == "True", message=applied.message)
 
 
-def _sentence(each: Eviction) -> str:
-    resource = each.resource
-    return f"{each.member}: {resource.kind} {resource.namespace}/{resource.name}"
+def _sentence(eviction: Eviction) -> str:
+    resource = eviction.resource
+    return f"{eviction.member}: {resource.kind} {resource.namespace}/{resource.name}"

@@ -8,15 +8,17 @@ select its pods. A task can be stuck for good, so the drain has an end, that of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.karmada.members import Member
 from isthmus.karmada.works import Work, manifest
 from isthmus.kube.objects.core import Service
 from isthmus.kube.objects.karmada import EvictionTask, ObjectReference, ResourceBinding, Workload
 from isthmus.model.names import ClusterName
-from isthmus.times import parse, timestamp
+from isthmus.times import timestamp
 
 GRACE: Final = 600
 """Seconds that Karmada waits where a task names none (its flag ``--graceful-eviction-timeout``)."""
@@ -34,29 +36,29 @@ class Eviction(NamedTuple):
 def evictions(bindings: Iterable[ResourceBinding], members: Iterable[Member], *, now: datetime) -> list[Eviction]:
     """Tasks whose grace period is not over, of members of the clusterset."""
     joined = {member.name for member in members if member.joins}
-    found = []
+    evictions = []
     for binding in bindings:
         for task in binding.spec.graceful_eviction_tasks or ():
             began, ends = _period(task, now)
             if (member := ClusterName(task.from_cluster)) in joined and ends > now:
-                found.append(Eviction(member, binding.spec.resource, began, ends))
-    return found
+                evictions.append(Eviction(member, binding.spec.resource, began, ends))
+    return evictions
 
 
 def drains(
-    found: Iterable[Eviction],
+    evictions: Iterable[Eviction],
     *,
     services: Mapping[str, Iterable[Service]],
     workloads: Mapping[tuple[str, str, str], Workload],
 ) -> list[Work]:
     """A Drain for each Service that loses its pods in a member, for as long as the last of these tasks."""
     last: dict[tuple[ClusterName, str, str], Eviction] = {}
-    for each in found:
-        for name in _services(each.resource, services=services, workloads=workloads):
-            key = (each.member, each.resource.namespace, name)
-            if key not in last or each.ends > last[key].ends:
-                last[key] = each
-    return [_work(*key, each) for key, each in sorted(last.items())]
+    for eviction in evictions:
+        for name in _services(eviction.resource, services=services, workloads=workloads):
+            key = (eviction.member, eviction.resource.namespace, name)
+            if key not in last or eviction.ends > last[key].ends:
+                last[key] = eviction
+    return [_work(*key, eviction) for key, eviction in sorted(last.items())]
 
 
 def _services(
@@ -86,14 +88,14 @@ def _work(member: ClusterName, namespace: str, service: str, eviction: Eviction)
 def _period(task: EvictionTask, now: datetime) -> tuple[datetime, datetime]:
     """When a task began (now where it has no time) and when its grace period ends.
 
-    A period that ends after the year 9999 is taken for one of GRACE from now.
+    A period that is negative, or longer than 68 years, is taken for one of GRACE from now.
     """
     try:
-        began = parse(task.creation_timestamp) if task.creation_timestamp else now
-    except ValueError:
+        began = bounds.timestamp(task.creation_timestamp) if task.creation_timestamp else now
+    except OutOfBounds:
         began = now
     try:
         seconds = GRACE if task.grace_period_seconds is None else task.grace_period_seconds
-        return began, began + timedelta(seconds=seconds)
-    except OverflowError:
-        return now, now + timedelta(seconds=GRACE)
+        return began, bounds.after(began, bounds.count(seconds, most=bounds.MAX_INT32))
+    except OutOfBounds:
+        return now, bounds.after(now, GRACE)

@@ -6,7 +6,6 @@ the key of its authority never leaves the control plane.
 
 from __future__ import annotations
 
-import base64
 import secrets
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -82,13 +81,3 @@ def complete(files: Mapping[str, bytes], *, hosts: Iterable[str], readers: Itera
         and users == {remote_user(each) + PASSWORD for each in readers}
         and pki.covers(files["server.crt"], [*SERVER_NAMES, *hosts])
     )
-
-
-def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
-    """As the ``data`` of a Secret."""
-    return {name: base64.b64encode(content).decode() for name, content in sorted(files.items())}
-
-
-def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Files from the ``data`` of a Secret."""
-    return {name: base64.b64decode(text) for name, text in data.items()}

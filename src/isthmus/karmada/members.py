@@ -11,12 +11,13 @@ at all (a policy that is made anew, a scheduler that finds no place), whoever ha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.config import LABEL
 from isthmus.kube.objects.karmada import AggregatedStatus, Cluster, ResourceBinding
 from isthmus.model.addresses import is_range
@@ -66,9 +67,9 @@ def members(
     clusters: Iterable[Cluster], bindings: Iterable[ResourceBinding], *, ids: Mapping[str, int]
 ) -> list[Member]:
     """All Clusters, by name. ``ids``: numbers that were given before; a member keeps its own while it has keys."""
-    found = [each for each in bindings if is_etcds(each)]
-    placed = {target.name for binding in found for target in binding.spec.clusters or ()} or set(ids)
-    seen = {each.cluster_name: each for binding in found for each in _statuses(binding)}
+    etcd_bindings = [each for each in bindings if is_etcds(each)]
+    placed = {target.name for binding in etcd_bindings for target in binding.spec.clusters or ()} or set(ids)
+    seen = {each.cluster_name: each for binding in etcd_bindings for each in _statuses(binding)}
     taken: dict[int, ClusterName] = {}
     all_of_them = []
     for cluster in sorted(clusters, key=lambda each: _precedence(each, ids)):
@@ -120,9 +121,12 @@ def _member(cluster: Cluster, *, placed: Collection[str], seen: AggregatedStatus
 def _numbered(member: Member, cluster: Cluster, *, ids: Mapping[str, int], taken: Mapping[int, ClusterName]) -> Member:
     """The member with the number that it asks for, or had before, or the lowest free one."""
     asked = (cluster.metadata.annotations or {}).get(ID, "")
-    number = int(asked) if re.fullmatch(r"\d{1,3}", asked) else 0
-    if asked and not 0 < number <= MOST_ID:
-        member = structs.replace(member, warning=f"annotation {ID}: '{asked}' is not 1 to {MOST_ID}")
+    try:
+        number = bounds.count(asked, least=1, most=MOST_ID)
+    except OutOfBounds:
+        number = 0
+    if asked and not number:
+        member = structs.replace(member, warning=f"annotation {ID}: {bounds.shown(asked)} is not 1 to {MOST_ID}")
     elif asked and number in taken:
         member = structs.replace(member, warning=f"annotation {ID}: {number} is the id of {taken[number]}")
     elif asked:
@@ -156,7 +160,7 @@ def _endpoints(seen: AggregatedStatus | None) -> Iterable[str]:
 def _labels(cluster: Cluster) -> list[str]:
     own = [f"{key}={value}" for key, value in (cluster.metadata.labels or {}).items() if "karmada.io/" not in key]
     provider = [f"provider={cluster.spec.provider}"] if cluster.spec.provider else []
-    return sorted(each for each in {*own, *provider} if re.match(LABEL, each) and "," not in each)
+    return sorted(each for each in {*own, *provider} if LABEL.fits(each) and "," not in each)
 
 
 def _conditions(cluster: Cluster) -> Iterable[Any]:

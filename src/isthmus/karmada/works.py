@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from isthmus.clusterset import peers, remote_user
-from isthmus.karmada.keyring import Keys, encoded
+from isthmus.karmada.keyring import Keys
 from isthmus.karmada.members import SYSTEM, Member
+from isthmus.kube.objects.core import encoded_files
 from isthmus.model.names import ClusterName
 
 PART: Final = "isthmus.io/karmada"
@@ -74,14 +75,14 @@ def wanted(
     """
     defined = tuple(_managed(each) for each in definitions)
     joined = [each for each in members if each.joins and each.name in keys]
-    found = []
+    works = []
     for member in joined:
         others = [each for each in joined if each.name != member.name and each.endpoints]
-        found.append(Work(member.name, OF_MEMBER, "member", tuple(_of_itself(member, keys[member.name]))))
-        found.append(Work(member.name, "isthmus-peers", "peers", (_of_peers(member, others, keys),)))
+        works.append(Work(member.name, OF_MEMBER, "member", tuple(_of_itself(member, keys[member.name]))))
+        works.append(Work(member.name, "isthmus-peers", "peers", (_of_peers(member, others, keys),)))
         if defined:
-            found.append(Work(member.name, "isthmus-definitions", "definitions", defined, preserved=True))
-    return found
+            works.append(Work(member.name, "isthmus-definitions", "definitions", defined, preserved=True))
+    return works
 
 
 def _of_itself(member: Member, keys: Keys) -> Iterable[dict[str, Any]]:
@@ -104,7 +105,7 @@ def _of_itself(member: Member, keys: Keys) -> Iterable[dict[str, Any]]:
 
 def _of_peers(member: Member, others: Iterable[Member], keys: Mapping[ClusterName, Keys]) -> dict[str, Any]:
     """The directory of its peers' files."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     user = remote_user(member.name)
     for other in others:
         credentials = keys[other.name]
@@ -117,12 +118,12 @@ def _of_peers(member: Member, others: Iterable[Member], keys: Mapping[ClusterNam
             pod_ranges=other.pod_ranges,
         )
         ca, certificate, key = (credentials.files[name] for name in ("ca.crt", "peer.crt", "peer.key"))
-        found |= peers.files(peer, ca=ca, certificate=certificate, key=key)
-    return _secret("isthmus-peers", found)
+        contents |= peers.files(peer, ca=ca, certificate=certificate, key=key)
+    return _secret("isthmus-peers", contents)
 
 
 def _secret(name: str, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return manifest("v1", "Secret", name, {"type": "Opaque", "data": encoded(files)})
+    return manifest("v1", "Secret", name, {"type": "Opaque", "data": encoded_files(files)})
 
 
 def manifest(

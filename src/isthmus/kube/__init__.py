@@ -8,20 +8,53 @@ the model, decisions about objects, anything of a second cluster: a client speak
         reflector = Reflector(client.store(SERVICE), sink, name="kubernetes/services")
 """
 
-from isthmus.kube.client import Client, connect
-from isthmus.kube.errors import (
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    Invalid,
-    KubeError,
-    NotFound,
-    NotServed,
-    Unauthorized,
-    Unreachable,
-)
-from isthmus.kube.kind import Kind, Object
-from isthmus.kube.store import KubeStore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isthmus import lazily
+
+if TYPE_CHECKING:
+    from isthmus.kube.client import Client, connect
+    from isthmus.kube.errors import (
+        AlreadyExists,
+        Conflict,
+        Forbidden,
+        Invalid,
+        KubeError,
+        NotFound,
+        NotServed,
+        Unauthorized,
+        Unreachable,
+    )
+    from isthmus.kube.kind import Kind, Object
+    from isthmus.kube.store import KubeStore
+else:
+    __getattr__ = lazily.names(
+        __name__,
+        {
+            "client": (
+                "Client",
+                "connect",
+            ),
+            "errors": (
+                "AlreadyExists",
+                "Conflict",
+                "Forbidden",
+                "Invalid",
+                "KubeError",
+                "NotFound",
+                "NotServed",
+                "Unauthorized",
+                "Unreachable",
+            ),
+            "kind": (
+                "Kind",
+                "Object",
+            ),
+            "store": ("KubeStore",),
+        },
+    )
 
 __all__ = [
     "AlreadyExists",

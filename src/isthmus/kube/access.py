@@ -1,4 +1,4 @@
-"""How to reach an API server: from a kubeconfig, or from what a Pod is given.
+"""Address and credentials of an API server, from a kubeconfig or from a Pod's service account.
 
 A kubeconfig's user has a token, a file with one, or a client certificate. Plugins (``exec``) and passwords are
 refused by name, since a process that runs unattended should have a service account.
@@ -32,6 +32,12 @@ class Access(Struct, frozen=True):
     token: str = ""
     token_file: Path | None = None
     server_name: str = ""
+    certificate: tuple[str, str] = ("", "")
+    """The client certificate, as PEM, after the name by which people know it; empty where there is none."""
+    socket: Path | None = None
+    """Unix socket of a proxy that has the credentials, as ``kubectl proxy`` serves one."""
+    label: str = ""
+    """The server by the name that people know, if ``server`` is none, as behind a proxy: errors begin with it."""
 
     def bearer(self) -> str:
         """The token as it is now; empty where the client certificate speaks for us."""
@@ -57,10 +63,25 @@ def from_pod(environment: Mapping[str, str], pod: Path) -> Access:
     if not host:
         raise ConfigError("kubernetes.kubeconfig: not set, and this is no Pod (KUBERNETES_SERVICE_HOST is not set)")
     try:
-        tls = ssl.create_default_context(cafile=str(pod / "ca.crt"))
-    except (OSError, ssl.SSLError) as error:
+        authority = (pod / "ca.crt").read_text()
+        if not authority:  # else the host's CAs would count
+            raise ConfigError(f"{pod / 'ca.crt'}: not a readable CA certificate: it is empty")
+        tls = verifying(authority)
+    except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
         raise ConfigError(f"{pod / 'ca.crt'}: not a readable CA certificate: {error}") from None
     return Access(server=f"https://{joined(host, port)}", tls=tls, token_file=pod / "token")
+
+
+def verifying(authority: str) -> ssl.SSLContext:
+    """Return a context that verifies a server by the CA certificates in ``authority`` (PEM), as kubectl does.
+
+    ``authority`` is empty for the CAs that the host trusts. From 3.13 on, Python refuses CA certificates without a key
+    usage or identifiers (``VERIFY_X509_STRICT``); Go accepts them, and clusters exist that have such a CA.
+    """
+    ascii_only = authority.encode("ascii", "replace").decode()  # Python refuses bundles with other letters in comments
+    context = ssl.create_default_context(cadata=ascii_only or None)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def from_kubeconfig(path: Path, *, context: str = "") -> Access:
@@ -85,6 +106,7 @@ def from_kubeconfig(path: Path, *, context: str = "") -> Access:
         token=str(user.get("token") or ""),
         token_file=file.beside(user["tokenFile"]) if user.get("tokenFile") else None,
         server_name=str(cluster.get("tls-server-name") or ""),
+        certificate=(f"of user '{user_name}' in {path}", file.pem(user, "client-certificate")),
     )
 
 
@@ -135,7 +157,7 @@ class _File:
 def _tls(file: _File, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
     authority = file.pem(cluster, "certificate-authority")
     try:
-        context = ssl.create_default_context(cadata=authority or None)
+        context = verifying(authority)
     except ssl.SSLError:
         raise ConfigError(f"{file.path}: 'certificate-authority' is no CA certificate") from None
     if cluster.get("insecure-skip-tls-verify"):

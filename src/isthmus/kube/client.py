@@ -1,23 +1,32 @@
 """The verbs of one API server, for any kind.
 
-Bodies are plain dictionaries of the fields that the caller sets; what comes back is the kind's thin struct. A kind
-that a server may serve in one of several versions is asked for once and remembered until the server does not serve it.
+Bodies are plain dictionaries of the fields that the caller sets; answers are decoded into the kind's thin struct. The
+version in which a server serves a kind is requested once, and remembered until the server does not serve it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from isthmus import bounds
 from isthmus.config import KubernetesSection
 from isthmus.kube.access import access
-from isthmus.kube.errors import NotFound, NotServed, Unreachable
+from isthmus.kube.errors import KubeError, NotFound, NotServed, Unreachable
 from isthmus.kube.kind import Kind, Object
-from isthmus.kube.store import LIMITS, KubeStore, Limits, pages
-from isthmus.kube.transport import Transport
+from isthmus.kube.store import LIMITS, KubeStore, Limits, pages, readable
+from isthmus.kube.transport import ANSWER, Transport
+from isthmus.reflector import Expired
+
+PROBE_EVERY: Final = 30.0
+PROBE_TIMEOUT: Final = 10.0
+"""Seconds: an API server that hangs is displayed after 40 at most. A thousand agents ask it 33 times a second, a third
+of what the leases of their kubelets do."""
 
 T = TypeVar("T", bound=Object)
 
@@ -37,6 +46,10 @@ class _Resource(Struct, frozen=True, gc=False):
 
 class _Resources(Struct, frozen=True, gc=False):
     resources: list[_Resource] | None = None
+
+
+class _Version(Struct, frozen=True, gc=False, rename="camel"):
+    git_version: str = ""
 
 
 class _TokenStatus(Struct, frozen=True, gc=False):
@@ -72,6 +85,35 @@ class Client:
         """End every request, watches included."""
         await self._transport.close()
 
+    def problems(self) -> list[str]:
+        """Reason why the API server cannot be used, and a difference of the clocks, a sentence each."""
+        return self._transport.problems()
+
+    def certificates(self) -> list[tuple[str, str]]:
+        """The client certificate by which the API server knows us, if there is one: its name, and itself as PEM."""
+        return self._transport.certificates()
+
+    async def probe(self) -> None:
+        """Ask whether the API server answers, for ever: a watch may be silent for minutes, and so is a server that
+        hangs."""
+        while True:
+            with suppress(KubeError, Expired):
+                await self._transport.request("GET", "/version", seconds=PROBE_TIMEOUT)
+            await asyncio.sleep(PROBE_EVERY)
+
+    async def version(self, *, seconds: float = ANSWER) -> str:
+        """The server's version, ``v1.34.4``; empty where its answer has none. Unreachable after ``seconds``."""
+        answer = await self._transport.request("GET", "/version", seconds=seconds)
+        try:
+            return bounds.json(answer, msgspec.json.Decoder(_Version)).git_version
+        except msgspec.MsgspecError:
+            return ""
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which this machine's clock is ahead of the API server's, by its last answer."""
+        return self._transport.skew
+
     async def served(self, kind: Kind[T]) -> Kind[T]:
         """The kind in the version that the server has; NotServed where it has none."""
         if not kind.older_versions:
@@ -88,10 +130,10 @@ class Client:
     async def kind(self, api_version: str, kind: str, struct: type[T]) -> Kind[T]:
         """A kind as manifests call it, found by asking the server; NotServed where it has none."""
         group, _, version = api_version.rpartition("/")
-        wanted = Kind(group, version, "", kind, struct)
-        for each in await self._resources(wanted):
-            if each.kind == kind and "/" not in each.name:
-                return msgspec.structs.replace(wanted, resource=each.name, namespaced=each.namespaced)
+        unresolved = Kind(group, version, "", kind, struct)
+        for resource in await self._resources(unresolved):
+            if resource.kind == kind and "/" not in resource.name:
+                return msgspec.structs.replace(unresolved, resource=resource.name, namespaced=resource.namespaced)
         raise NotServed(f"{kind} of {api_version}: the API server has no such kind")
 
     def forget(self, kind: Kind[Any]) -> None:
@@ -114,7 +156,7 @@ class Client:
             label_selector=label_selector,
             field_selector=field_selector,
         )
-        return [*items.values()]
+        return [*readable(items, kind).values()]
 
     def store(
         self,
@@ -124,8 +166,13 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limits: Limits = LIMITS,
+        unreadable: bool = False,
     ) -> KubeStore[T]:
-        """The same as something to follow: a reflector's Store, keyed 'namespace/name' or 'name'."""
+        """Return a reflector's Store of the objects, keyed 'namespace/name' or 'name'.
+
+        ``unreadable``: an object that cannot be decoded is an :class:`isthmus.reflector.Unreadable`, for a sink that
+        expects it.
+        """
         return KubeStore(
             self,
             self._transport,
@@ -134,6 +181,7 @@ class Client:
             label_selector=label_selector,
             field_selector=field_selector,
             limits=limits,
+            unreadable=unreadable,
         )
 
     async def create(self, kind: Kind[T], namespace: str, body: Mapping[str, Any]) -> T:
@@ -156,8 +204,12 @@ class Client:
         field_manager: str,
         force: bool = True,
         subresource: str = "",
+        dry_run: bool = False,
     ) -> T:
-        """Server-side apply: the fields in the body are ours; those we set before and no longer set go."""
+        """Server-side apply: the fields in the body are ours; those we set before and no longer set go.
+
+        ``dry_run``: return the object as it would become, and change nothing.
+        """
         metadata = {**body.get("metadata", {}), "name": name, **({"namespace": namespace} if namespace else {})}
         return await self._object(
             "PATCH",
@@ -167,7 +219,11 @@ class Client:
             body={**body, "metadata": metadata},
             subresource=subresource,
             content_type="application/apply-patch+yaml",
-            params={"fieldManager": field_manager, "force": "true" if force else "false"},
+            params={
+                "fieldManager": field_manager,
+                "force": "true" if force else "false",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
         )
 
     async def patch(
@@ -196,14 +252,14 @@ class Client:
         what = f"POST token of serviceaccounts {namespace}/{account}"
         answer = await self._transport.request("POST", path, body=body, content_type="application/json", what=what)
         try:
-            return msgspec.json.decode(answer, type=_TokenRequest).status.token
+            return bounds.json(answer, msgspec.json.Decoder(_TokenRequest)).status.token
         except msgspec.MsgspecError as error:
             raise Unreachable(f"{what}: the answer is no TokenRequest: {error}") from None
 
     async def delete(
         self, kind: Kind[Any], namespace: str, name: str, *, uid: str = "", grace: int | None = None
     ) -> bool:
-        """Remove an object (only the one with this uid, if given; with this grace in seconds); whether it was there."""
+        """Delete an object, only with this uid if given. Returns ``False`` if it did not exist."""
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -259,22 +315,22 @@ class Client:
             self.forget(kind)
             raise
         try:
-            return msgspec.json.decode(answer, type=kind.struct)
+            return bounds.json(answer, msgspec.json.Decoder(kind.struct))
         except msgspec.MsgspecError as error:
             raise Unreachable(f"{what}: the answer is no {kind.kind}: {error}") from None
 
     async def serves(self, kind: Kind[Any]) -> bool:
-        """Whether the server has the kind in just this version."""
+        """True if the server serves the kind in exactly this version."""
         return any(each.name == kind.resource for each in await self._resources(kind))
 
     async def _resources(self, kind: Kind[Any]) -> Sequence[_Resource]:
-        """What the server has in the kind's group and version."""
+        """Return the resources that the server serves in the kind's group and version."""
         try:
             answer = await self._transport.request("GET", kind.root, what=f"GET {kind.root}")
         except NotFound:
             return []
         try:
-            return msgspec.json.decode(answer, type=_Resources).resources or []
+            return bounds.json(answer, msgspec.json.Decoder(_Resources)).resources or []
         except msgspec.MsgspecError as error:
             raise Unreachable(f"GET {kind.root}: the answer is no list of resources: {error}") from None
 

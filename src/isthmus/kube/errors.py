@@ -1,4 +1,4 @@
-"""What can go wrong between us and an API server, and the one place where a reply becomes an error."""
+"""Errors of requests to an API server, and the one place where a reply becomes an error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from isthmus import bounds
 from isthmus.reflector import Expired, Transient
 
 
@@ -55,7 +56,7 @@ class Cause(Struct, frozen=True, gc=False):
 
 
 class Details(Struct, frozen=True, gc=False):
-    """What a Status is about; without a name the kind itself is what was not found."""
+    """Object that a Status concerns. Without a name the kind itself was not found."""
 
     name: str = ""
     causes: list[Cause] | None = None
@@ -86,7 +87,7 @@ _LATER: Final = {408, 429}
 def status_of(code: int, body: bytes) -> Status:
     """The Status in a reply; for one that carries none (a proxy's page, plain text) its code and first line."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = bounds.json(body, msgspec.json.Decoder(Status))
     except msgspec.MsgspecError:
         text = body[:200].decode(errors="replace").strip().partition("\n")[0]
         return Status(message=text, code=code)

@@ -86,10 +86,10 @@ class Recorder:
         """Send what is recorded, for ever."""
         while True:
             await self._wake.wait()
-            self._wake.clear()
-            waiting, self._waiting = self._waiting, Counter()
-            for event, times in waiting.items():
-                await self._send(event, times)
+            for event in [*self._waiting]:
+                await self._send(event, self._waiting.pop(event))  # one that raises is lost, and no other
+            if not self._waiting:
+                self._wake.clear()
             await asyncio.sleep(PAUSE)
 
     async def _send(self, event: _Event, times: int) -> None:
@@ -98,9 +98,9 @@ class Recorder:
                 await self._client.create(EVENT, event.namespace, self._body(event, times))
             except AlreadyExists:
                 await self._count(event, times)
-        except (KubeError, Expired) as why:
+        except (KubeError, Expired) as error:
             self.dropped += times
-            log.info("event not sent", reason=event.reason, about=f"{event.namespace}/{event.name}", why=str(why))
+            log.info("event not sent", reason=event.reason, about=f"{event.namespace}/{event.name}", why=str(error))
         else:
             self.sent += times
 

@@ -1,4 +1,4 @@
-"""A kind of object: where the API server has it, and the struct we read it into."""
+"""A kind of object: its path at the API server, and the struct that it is decoded into."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ class Kind(Struct, Generic[T], frozen=True):
 
 
 def key_of(meta: Meta) -> str:
-    """How stores call an object: 'namespace/name', or 'name' where there is no namespace."""
+    """Key of an object in stores: 'namespace/name', or 'name' for an object without a namespace."""
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

@@ -24,6 +24,9 @@ RETRY: Final = 2.0
 ATTEMPT: Final = 3.0
 """Seconds for one renewal: one that hangs leaves time for another before the deadline."""
 RELEASE: Final = 2.0
+LONGEST: Final = 120
+"""Seconds: longest time for which an unchanged lease is valid, whatever its duration: an abandoned lease of a year must
+not keep every replica from leading for as long."""
 
 log = logs.get("lease")
 
@@ -51,13 +54,15 @@ class Election:
         self.identity = identity
         self.holder = ""
         self.terms = 0
+        self.problem = "the API server has not answered yet"
+        """Reason why the last read or write of the lease failed; empty if it succeeded."""
 
     def __repr__(self) -> str:
         return f"<Election {self._namespace}/{self._name}: {self.holder or 'nobody'} leads, we are {self.identity}>"
 
     @property
     def leading(self) -> bool:
-        """Whether it is us."""
+        """True if this replica holds the lease."""
         return self.holder == self.identity
 
     async def run(self, while_leading: Callable[[], Awaitable[None]]) -> None:
@@ -73,19 +78,29 @@ class Election:
                 return
 
     async def _hold(self, while_leading: Callable[[], Awaitable[None]]) -> bool:
-        """Lead and renew until one of both ends; whether the work was done, and not the lease lost."""
-        done = False
+        """Lead and renew until one of both ends; ``True`` if the work was done, and the lease not lost.
+
+        No TaskGroup: in one whose task fails, a cancellation that comes at that moment is lost before Python 3.13.
+        """
+        work = asyncio.ensure_future(while_leading())
+        renewing = asyncio.create_task(self._renew())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                renewing = tasks.create_task(self._renew())
-                await while_leading()
-                done = True
-                renewing.cancel()
-        except* _Lost:
-            log.warning("leading no more", lease=self._name, identity=self.identity)
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._release()
-        return done
+            for task in (work, renewing):
+                task.cancel()
+            try:
+                await _ended(work, renewing)
+            finally:
+                await self._release()
+        if not work.cancelled():
+            work.result()
+            return True
+        if not renewing.cancelled() and isinstance(error := renewing.exception(), Exception):
+            if not isinstance(error, _Lost):
+                raise error
+            log.warning("leading no more", lease=self._name, identity=self.identity)
+        return False
 
     async def _win(self) -> None:
         while not await self._attempt(RETRY * 2):  # noqa: ASYNC110 the lease is elsewhere
@@ -104,17 +119,24 @@ class Election:
                 raise _Lost
 
     async def _attempt(self, seconds: float) -> bool:
-        """Try to get or keep the lease; whether we have it now. A failure is logged."""
+        """Try to acquire or renew the lease. Returns ``True`` if this replica holds it now; a failure is logged."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._claim()
         except TimeoutError:
-            log.warning("lease not reached in time", lease=self._name)
+            self._missed("the API server does not answer in time")
         except Conflict:
+            self.problem = ""
             log.debug("another was faster", lease=self._name)
-        except (KubeError, Expired) as why:
-            log.warning("lease not reached", lease=self._name, why=str(why))
+        except (KubeError, Expired) as error:
+            self._missed(str(error))
         return False
+
+    def _missed(self, reason: str) -> None:
+        """Keep why the lease was not reached, and log it once."""
+        if reason != self.problem:
+            log.warning("lease not reached", lease=self._name, why=reason)
+        self.problem = reason
 
     async def _claim(self) -> bool:
         try:
@@ -130,19 +152,19 @@ class Election:
         return self._is(self.identity)
 
     def _is(self, holder: str) -> bool:
-        self.holder = holder
+        self.holder, self.problem = holder, ""
         return self.leading
 
     def _is_taken(self, spec: LeaseSpec) -> bool:
-        """Whether another has it: it counts for its own duration since we last saw it change."""
+        """True if another replica holds the lease: it is valid for its own duration since its last observed change."""
         if spec != self._seen:
             self._seen, self._seen_at = spec, _now()
         if spec.holder_identity in (None, "", self.identity):
             return False
-        return _now() - self._seen_at < (spec.lease_duration_seconds or DURATION)
+        return _now() - self._seen_at < min(LONGEST, spec.lease_duration_seconds or DURATION)
 
     async def _release(self) -> None:
-        """Give the lease away, if we still have it; who stops must not be kept by a server that does not answer."""
+        """Release the lease if it is held. An unresponsive server must not delay the end of the process."""
         if not self.leading:
             return
         self.holder = ""
@@ -150,8 +172,8 @@ class Election:
             async with asyncio.timeout(RELEASE):
                 while not await self._free():
                     pass
-        except (KubeError, Expired, TimeoutError) as why:
-            log.warning("lease not released", lease=self._name, why=str(why))
+        except (KubeError, Expired, TimeoutError) as error:
+            log.warning("lease not released", lease=self._name, why=str(error))
 
     async def _free(self) -> bool:
         """Write the lease without us; False where our own renewal, sent before we stopped, came between."""
@@ -164,24 +186,42 @@ class Election:
         return True
 
     def _body(self, lease: Lease | None, *, free: bool = False) -> dict[str, Any]:
-        """What is written: over this lease, and only if it has not changed since it was read."""
+        """Return the Lease to write, which replaces this one only if it has not changed since it was read."""
         before = lease.spec if lease else LeaseSpec()
         now = micro_timestamp()
         is_held = before.holder_identity == self.identity
-        taken = {
+        acquired = {
             "holderIdentity": self.identity,
             "acquireTime": before.acquire_time if is_held and before.acquire_time else now,
             "leaseTransitions": (before.lease_transitions or 0) + (0 if is_held or lease is None else 1),
         }
-        left = {"leaseTransitions": before.lease_transitions or 0}
+        released = {"leaseTransitions": before.lease_transitions or 0}
         return {
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
                 **({"resourceVersion": lease.metadata.resource_version} if lease else {}),
             },
-            "spec": {"leaseDurationSeconds": 1 if free else DURATION, "renewTime": now, **(left if free else taken)},
+            "spec": {
+                "leaseDurationSeconds": 1 if free else DURATION,
+                "renewTime": now,
+                **(released if free else acquired),
+            },
         }
+
+
+async def _ended(*tasks: asyncio.Future[None]) -> None:
+    """Wait for the end of tasks that are cancelled. To be cancelled meanwhile cancels them once more."""
+    cancelled = False
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            cancelled = True
+            for task in tasks:
+                task.cancel()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _now() -> float:

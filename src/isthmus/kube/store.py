@@ -1,26 +1,27 @@
 """List and watch of one kind, as the store of a reflector.
 
 Paged lists, watches with bookmarks, events in the batches they came in. Lines are split here and not by the HTTP
-library, whose own limit is below what an object may weigh. An object that cannot be read costs itself only: one
-warning, and it counts as not there, in a list as in a watch.
+library, whose own limit is below what an object may weigh. An object that cannot be decoded costs itself only: one
+warning, and it counts as absent, in a list as in a watch, or is given as Unreadable where that is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
-from isthmus import logs
+from isthmus import bounds, logs
 from isthmus.kube.errors import Invalid, KubeError, NotServed, Status, Unreachable, failure
 from isthmus.kube.kind import Kind, Object, key_of
 from isthmus.kube.objects.meta import ListMeta, Meta
 from isthmus.kube.transport import Transport
-from isthmus.reflector import Batch, Event, Expired, Listing, Transient
+from isthmus.reflector import Batch, Event, Expired, Listing, Transient, Unreadable
 
 if TYPE_CHECKING:
     from isthmus.kube.client import Client
@@ -29,14 +30,14 @@ T = TypeVar("T", bound=Object)
 
 
 class Limits(NamedTuple):
-    """What bounds lists and watches. Times are in seconds."""
+    """Bounds of lists and watches. Times are in seconds."""
 
     page: int = 500
     """Objects of a page of a list."""
     watch: float = 300.0
     """The server ends a watch after this long to twice as long, so that not all clients come back at once."""
     late: float = 15.0
-    """How late a server may end a watch before the stream counts as dead."""
+    """Seconds by which a server may exceed the end of a watch before the stream is considered dead."""
     silent: float = 150.0
     """Time in which a server sends two bookmarks or more. A watch that ended without any may be one from a revision
     that the server has not reached yet, because its store was restored: it would stay silent for ever."""
@@ -46,6 +47,8 @@ class Limits(NamedTuple):
 
 LIMITS: Final = Limits()
 
+TURN_BYTES: Final = 1024 * 1024
+"""Bytes of a list that are decoded in one turn of the loop: about 10 ms."""
 _PUT: Final = frozenset({"ADDED", "MODIFIED"})
 
 log = logs.get("kube")
@@ -84,6 +87,7 @@ class KubeStore(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         limits: Limits = LIMITS,
+        unreadable: bool = False,
     ) -> None:
         self._client = client
         self._transport = transport
@@ -92,6 +96,8 @@ class KubeStore(Generic[T]):
         self._selectors = _selectors(label_selector, field_selector)
         self._decoder = msgspec.json.Decoder(kind.struct)
         self._limits = limits
+        self._unreadable = unreadable
+        """Deliver objects that cannot be decoded as Unreadable."""
 
     def __repr__(self) -> str:
         return f"<KubeStore of {self._kind}>"
@@ -107,11 +113,14 @@ class KubeStore(Generic[T]):
             raise Transient(str(error)) from None
         except KubeError as error:
             raise _transient(error) from error
-        return Listing(items, revision)
+        return Listing(self._asked_for(items), revision)
+
+    def _asked_for(self, items: dict[str, T | Unreadable]) -> dict[str, T]:
+        return cast("dict[str, T]", items) if self._unreadable else readable(items, self._kind)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
-        """What changes after a revision. The first batch is empty and means that the watch stands."""
-        seconds = int(self._limits.watch * (1 + random.random()))
+        """Yield the changes after a revision. The first batch is empty and signals that the watch is established."""
+        seconds = math.floor(self._limits.watch * (1 + random.random()))
         try:
             served = await self._client.served(self._kind)
             what = f"watch {served.resource}"
@@ -149,19 +158,20 @@ class KubeStore(Generic[T]):
 
     def _batch(self, lines: Iterable[bytes], revision: str, what: str) -> tuple[Batch[T], Exception | None]:
         """The events of some lines, up to the first that ends the watch, and that one as an error."""
-        events: list[Event[T]] = []
+        events: list[Event[Any]] = []
         for line in lines:
             try:
-                change = _event.decode(line)
+                change = bounds.json(line, _event)
                 if change.type == "ERROR":
-                    return Batch(events, revision), failure(what, _status.decode(change.object))
-                item = _read(self._decoder, change.object, self._kind) if change.type in _PUT else None
-                meta = item.metadata if item is not None else _only_meta.decode(change.object).metadata
+                    return Batch(events, revision), failure(what, bounds.json(change.object, _status))
+                item = _read(self._decoder, change.object) if change.type in _PUT else None
+                meta = _meta(change.object) if item is None or isinstance(item, Unreadable) else item.metadata
             except msgspec.MsgspecError as error:
                 return Batch(events, revision), Expired(f"{what}: an event cannot be read: {error}")
             revision = meta.resource_version or revision
             if change.type != "BOOKMARK":
-                events.append(Event(key_of(meta), item))
+                given = item if self._unreadable else _readable(item, key_of(meta), self._kind)
+                events.append(Event(key_of(meta), given))
         return Batch(events, revision), None
 
 
@@ -173,7 +183,7 @@ async def pages(
     label_selector: str = "",
     field_selector: str = "",
     size: int = LIMITS.page,
-) -> tuple[dict[str, T], str]:
+) -> tuple[dict[str, T | Unreadable], str]:
     """All objects under a path by key, and their revision. Pages that ran out are followed by one whole list.
 
     The revision is that of the first page: should a server not keep its word that all pages are of one, a watch from
@@ -181,7 +191,7 @@ async def pages(
     """
     decoder = msgspec.json.Decoder(kind.struct)
     query = _query(label_selector=label_selector, field_selector=field_selector)
-    items: dict[str, T] = {}
+    items: dict[str, T | Unreadable] = {}
     limit, following, revision = size, "", ""
     while True:
         params = query | ({"limit": str(limit)} if limit else {}) | ({"continue": following} if following else {})
@@ -192,9 +202,13 @@ async def pages(
                 raise
             items, limit, following, revision = {}, 0, "", ""
             continue
+        read = 0
         for raw in page.items or ():
-            if (item := _read(decoder, raw, kind)) is not None:
-                items[key_of(item.metadata)] = item
+            if (read := read + len(memoryview(raw))) > TURN_BYTES:
+                read = 0
+                await asyncio.sleep(0)
+            item = _read(decoder, raw)
+            items[_name(raw) if isinstance(item, Unreadable) else key_of(item.metadata)] = item
         revision = revision or page.metadata.resource_version
         following = page.metadata.continue_
         if not following:
@@ -204,7 +218,7 @@ async def pages(
 async def _fetch(transport: Transport, path: str, params: dict[str, str], what: str) -> _Page:
     answer = await transport.request("GET", path, params=params, what=what)
     try:
-        return _page.decode(answer)
+        return bounds.json(answer, _page)
     except msgspec.MsgspecError as error:
         raise Unreachable(f"{what}: the answer is no list: {error}") from None
 
@@ -227,20 +241,43 @@ async def _lines(chunks: AsyncIterator[bytes], what: str, longest: int = LIMITS.
             yield lines
 
 
-def _read(decoder: msgspec.json.Decoder[T], raw: Raw, kind: Kind[Any]) -> T | None:
-    """The object, or None and a warning naming it and the field at fault."""
-    try:
-        return decoder.decode(raw)
-    except msgspec.MsgspecError as error:
-        log.warning("object cannot be read", kind=kind.kind, name=_name(raw), why=str(error))
+def readable(items: Mapping[str, T | Unreadable], kind: Kind[Any]) -> dict[str, T]:
+    """Objects without those that cannot be decoded, with a warning about each of these."""
+    readable = ((key, _readable(item, key, kind)) for key, item in items.items())
+    return {key: item for key, item in readable if item is not None}
+
+
+def _readable(item: T | Unreadable | None, key: str, kind: Kind[Any]) -> T | None:
+    if isinstance(item, Unreadable):
+        log.warning("object cannot be read", kind=kind.kind, name=key, why=item.why)
         return None
+    return item
+
+
+def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | Unreadable:
+    """The object, or why it cannot be decoded: at which field."""
+    try:
+        return bounds.json(raw, decoder)
+    except msgspec.MsgspecError as error:
+        return Unreadable(str(error), _uid(raw))
 
 
 def _name(raw: Raw) -> str:
     try:
-        return key_of(_only_meta.decode(raw).metadata)
+        return key_of(_meta(raw))
     except msgspec.MsgspecError:
         return "(without a readable name)"
+
+
+def _uid(raw: Raw) -> str:
+    try:
+        return _meta(raw).uid
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _meta(raw: Raw) -> Meta:
+    return bounds.json(raw, _only_meta).metadata
 
 
 def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:

@@ -1,39 +1,43 @@
-"""From input rows to what is called, what answers, and what a call is spread over.
+"""Computes frontends, backends and plans from input rows.
 
-What belongs here: pure functions from input rows to frontends, backends and plans, and what decides between sources.
-What never does: I/O, time, the kernel, anything that remembers what was. The order in which rows came never matters,
-because nothing here depends on it: what backends.py caches saves work and changes no result.
+What belongs here: pure functions from input rows to frontends, backends and plans, and the rules of precedence between
+sources. What never does: I/O, time, the kernel, memory of earlier states. Results do not depend on the order in which
+rows arrive; the caches of backends.py save work and change no result.
 
-    services.py   what a service is, over the rows of all sources
-    claims.py     who may claim an address
-    refusals.py   the claims that do not count, as rows
-    exposure.py   where a Service is called
-    frontends.py  the claims that count, and which one wins
-    redirects.py  what overrides a service on this node
-    port_redirects.py  which of several redirects counts, for each port
-    own_ranges.py the own cluster's addresses
+    services.py   resolution of a service over the rows of all sources
+    claims.py     rules for claims of addresses
+    refusals.py   refused claims as rows
+    exposure.py   addresses and ports of a Service
+    frontends.py  valid claims, and precedence between them
+    redirects.py  overrides of a service on this node
+    port_redirects.py  precedence between redirects, for each port
+    own_ranges.py addresses of the own cluster
     backends.py   endpoints of all clusters and sources joined
-    islands.py    what stands for the endpoints of islands
+    islands.py    backends that represent the endpoints of islands
+    gateways.py   gateways of peers that are not dialed
+    envoy.py      availability of this node's Envoy
     selection.py  the rules of selection, one function each
     tiers.py      tiers and weights of a policy, flattened to groups
-    shares.py     the parts of the calls that a plan comes to
-    policies.py   which policy counts
-    policy_objects.py  what came of each policy, as the status of its object
-    drains.py     which drains count, how far one has come, and which backends it means
-    drain_objects.py  what came of each drain, as the status of its object
+    shares.py     each cluster's and tier's share of a plan's calls
+    policies.py   precedence between policies
+    effects.py    fields of a policy that have no effect
+    policy_objects.py  status of each TrafficPolicy
+    ignored_pods.py  pods of the node whose calls are not translated
+    drains.py     drains in force, their progress, and the backends that they match
+    drain_objects.py  status of each Drain
     plans.py      ``plan``, the one place that chooses
-    checks.py     which backends are to be probed, and how
-    affected.py   which services a changed row affects
-    members.py    a change of a large service's endpoints, passed on as it came
+    checks.py     health checks of backends
+    affected.py   services that a changed row affects
+    members.py    incremental updates of large services
     units.py      frontends, backends and plans of a service as one unit
-    explain.py    the same, with its reasons
+    explain.py    the same decisions with their reasons
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from isthmus.loadbalancer import checks, own_ranges, port_redirects, redirects, refusals, units
+from isthmus.loadbalancer import checks, gateways, own_ranges, port_redirects, redirects, refusals, units
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import LARGE
 from isthmus.loadbalancer.selection import Place, Reasons
@@ -54,17 +58,18 @@ def derived(
     rules: ClaimRules = NO_EXCEPTIONS,
     large: int = LARGE,
 ) -> list[Derivation]:
-    """Redirects, frontends, backends, plans, refused claims and checks as a node of a cluster sees them.
+    """Declare redirects, frontends, backends, plans, refused claims and checks for a node of a cluster.
 
-    ``services``: 'multicluster' answers only what crosses clusters (imports, global Services) or is redirected; 'all'
-    answers what kube-proxy would, too. ``rules``: which addresses may be claimed beyond those that the API server
-    allocated. ``large``: backends above which a change of a service's endpoints is followed (``members.py``).
+    ``services``: 'multicluster' answers only services that cross clusters (imports, global Services) or are redirected;
+    'all' also answers every Service that kube-proxy would. ``rules``: addresses that may be claimed beyond those that
+    the API server allocated. ``large``: number of backends above which updates are incremental (``members.py``).
     """
     return [
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
         port_redirects.derived(),
         own_ranges.derived(cluster),
+        gateways.derived(),
         units.derived(cluster, node, which=services, rules=rules, large=large),
         checks.derived(cluster, which=services),
     ]

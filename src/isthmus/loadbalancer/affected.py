@@ -1,7 +1,7 @@
-"""Which services a changed row affects: those whose frontends, backends or plans may follow from it.
+"""Maps changed rows to the services whose frontends, backends or plans may change with them.
 
-A batch of changed rows gives names of services. Since one address may be claimed by several, a row that claims it, or
-did, affects every claimant. All of it goes through indexes: a change costs what it affects, whatever else there is.
+Several services may claim one address, so a row that claims it, or did before the change, affects every claimant. All
+look-ups use indexes: the cost of a change grows with what it affects, not with the size of the tables.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Find = Callable[[Any], Any]
 
 
 def by_probes(reader: Reader, changed: Pairs) -> Names:
-    """What a probe found affects the service whose backend it is."""
+    """A probe's result affects the service of its backend."""
     return [(new or old).key.service for old, new in changed]
 
 
 def by_port_redirects(reader: Reader, changed: Pairs) -> Names:
-    """A port that is redirected, or no more, affects its service: Isthmus may answer its addresses now."""
+    """A port redirect affects its service: it decides whether Isthmus answers the service's addresses."""
     return [(new or old).key.service for old, new in changed]
 
 
 def by_redirects(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:
-    """A redirect of an address affects all who claim that address."""
+    """A redirect of an address affects every claimant of that address."""
     of_node = addresses_of_node(reader, node)
     for row in _rows(changed):
         if row.address:
@@ -43,61 +43,64 @@ def by_redirects(reader: Reader, changed: Pairs, *, node: str) -> Iterator[Servi
 
 
 def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs, *, node: str) -> list[ServiceName]:  # hot:
-    """A Service and an import affect what :func:`_by_services` and :func:`_by_import` have."""
+    """Return the services affected by changed Services and imports."""
     claims = _claims(reader, node)
     settled: Settled = {}
-    found = _by_services(reader, services, claims, settled)
+    affected = _by_services(reader, services, claims, settled)
     for pair in imports:
         for row in pair:
             if row is not None:
-                service = settled.get(row.name)  # nearly always the one that comes, or goes, with it
+                service = settled.get(row.name)  # usually changed together with the import
                 if service is None or service.name != row.derived_service or service.cluster_ips != row.ips:
-                    found += _by_import(reader, row, claims)
-    return found
+                    affected += _by_import(reader, row, claims)
+    return affected
 
 
 def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settled) -> list[ServiceName]:  # hot:
-    """A Service affects itself, all who claim one of its addresses, and what stands for its import, which is added to
-    ``settled`` where that is all."""
-    named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
-    at, imports_at, redirects_at, pods_at, standing, _, of_node = claims
-    found: list[ServiceName] = []
+    """A Service affects itself, every claimant of its addresses, and the services that represent its import.
+
+    Adds the import to ``settled`` if nothing else claims those addresses.
+    """
+    services_named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
+    services_at, imports_at, redirects_at, pods_at, labelled, _, of_node = claims
+    affected: list[ServiceName] = []
     for old, new in changed:
         name = (new or old).name
-        found.append(name)
-        stood_for = imports(name)  # by its hash, though the Service may not say so
+        affected.append(name)
+        own_import = imports(name)  # by its derived name, which an unlabelled Service may have too
         for row in (old, new):
             if row is None:
                 continue
             addresses = _addresses(row)
             for address in addresses:
-                alone, imported = at(address), imports_at(address)  # nearly always itself, or after its end none
-                if (alone is not None and alone is not new) or redirects_at(address) or pods_at(address):
-                    found += _claimants(reader, address)
+                # Usually its only claimant is itself, or none once it is deleted.
+                claimant, imported = services_at(address), imports_at(address)
+                if (claimant is not None and claimant is not new) or redirects_at(address) or pods_at(address):
+                    affected += _claimants(reader, address)
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
-                    found += _claimants(reader, address)  # not of the import that it stands for, which is next
+                    affected += _claimants(reader, address)  # its own import is handled below
             off_node = of_node.isdisjoint(addresses)
             if row.import_of:
-                alone = standing(row.import_of) is new
-                if not alone or not _claims_its_addresses_only(row, stood_for):
-                    found += _of_import(reader, row.import_of, claims)
-                if alone and off_node:
+                is_only_service = labelled(row.import_of) is new
+                if not is_only_service or not _claims_its_addresses_only(row, own_import):
+                    affected += _of_import(reader, row.import_of, claims)
+                if is_only_service and off_node:
                     settled[row.import_of] = row
             if row.type != "ClusterIP" or not off_node:
-                found += _on_node(reader, row, of_node)
-        if named(name) is not new:  # several sources have it: the best of them counts, for all of it
+                affected += _on_node(reader, row, of_node)
+        if services_named(name) is not new:  # several sources define it, and the best one applies as a whole
             for row in reader.by(SERVICES, "name", name):
-                found += _of_one(reader, row, claims)
-        if stood_for is None or (new is not None and type(stood_for) is Import and stood_for.name == new.import_of):
+                affected += _of_one(reader, row, claims)
+        if own_import is None or (new is not None and type(own_import) is Import and own_import.name == new.import_of):
             continue
-        for imported in rows_of(stood_for):
+        for imported in rows_of(own_import):
             if (old is None or old.import_of != imported.name) and (new is None or new.import_of != imported.name):
-                found += _of_import(reader, imported.name, claims)
-    return found
+                affected += _of_import(reader, imported.name, claims)
+    return affected
 
 
 def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:
-    """Addresses of a node that come or go affect all who claim them; this node's, every Service that is on nodes."""
+    """A node's added and removed addresses affect their claimants; this node's, also every Service exposed on nodes."""
     for old, new in changed:
         moved = set(old.addresses if old else ()) ^ set(new.addresses if new else ())
         if moved and (new or old).name == node:
@@ -111,7 +114,7 @@ def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceNa
 
 
 def by_island_pods(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
-    """A pod of an island affects itself, and all who claim its addresses."""
+    """A pod of an island affects itself and every claimant of its addresses."""
     for row in _rows(changed):
         yield row.name
         for address in row.addresses:
@@ -119,7 +122,7 @@ def by_island_pods(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
 
 
 def by_clusters(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
-    """A cluster affects what it has endpoints of, where it is reached in another way, and what a policy shares out."""
+    """A cluster affects the services it has endpoints of if its reachability changes, and services with a policy."""
     for old, new in changed:
         yield from backends.by_cluster(reader, old, new)
         yield from plans.by_cluster(reader, old, new)
@@ -130,21 +133,23 @@ def _rows(changed: Pairs) -> Iterator[Any]:
 
 
 Settled = dict[ServiceName, Service]
-"""By import: the one Service that is labelled as its own, or was, where all who claim an address of that Service were
-found with it. An import with the name and the addresses of that Service affects nothing more."""
+"""For each import, the one Service labelled with it (or deleted last) whose claimants have all been found already.
+
+An import with that Service's name and addresses affects no other service.
+"""
 
 
 class _Claims(NamedTuple):
-    """Who claims an address, and what stands for an import: functions of a batch, valid as long as its reader."""
+    """Look-ups of a batch for claims of addresses and for Services of imports. Valid as long as the reader."""
 
     services: Find
     imports: Find
     redirects: Find
     pods: Find
-    standing: Find
-    """From an import's name to the Services that are labelled as its own."""
+    labelled: Find
+    """Services labelled with an import, by the import's name."""
     named: Find
-    """From an import's name to the import."""
+    """Imports by name."""
     of_node: frozenset[str]
 
 
@@ -165,7 +170,7 @@ def _addresses(row: Service) -> tuple[str, ...]:
 
 
 def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
-    """All who claim an address by its name; node ports of this node's addresses do not name them (``_on_ports``)."""
+    """Every claimant that names an address. Node ports do not name addresses: see ``_on_ports``."""
     yield from (row.name for row in reader.by(SERVICES, "address", address))
     yield from (row.derived_service for row in reader.by(IMPORTS, "address", address))
     yield from (row.service for row in reader.by(REDIRECTS, "address", address))
@@ -173,7 +178,7 @@ def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
 
 
 def _on_ports(reader: Reader, ports: Iterable[tuple[int, Protocol]]) -> Iterator[ServiceName]:
-    """All who claim these ports of this node's addresses as node ports."""
+    """Services that claim these numbers as node ports."""
     for port in ports:
         yield from (row.name for row in reader.by(SERVICES, "node_port", port))
 
@@ -187,7 +192,7 @@ def _of_one(reader: Reader, row: Service, claims: _Claims) -> Iterator[ServiceNa
 
 
 def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[ServiceName]:
-    """All who claim a port of this node that a Service claims: as a node port, or at an address that is the node's."""
+    """Claimants of this node's addresses and of the port numbers that a Service uses on nodes."""
     numbers = {(number, port.protocol) for port in row.ports for number in (port.port, port.node_port) if number}
     yield from _on_ports(reader, numbers)
     for address in of_node:
@@ -195,7 +200,7 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
 
 
 def _claims_its_addresses_only(row: Service, imported: Rows) -> bool:
-    """Whether the import that a Service stands for, found by its hash, claims addresses of that Service alone."""
+    """True if ``imported`` is the Service's only import and claims no addresses beyond the Service's."""
     return (
         type(imported) is Import
         and imported.name == row.import_of
@@ -209,16 +214,16 @@ def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[Servi
 
 
 def _by_import(reader: Reader, row: Import, claims: _Claims) -> list[ServiceName]:  # hot:
-    """What stands for an import, by its hash or by its label, and all who claim its addresses."""
-    own, standing = row.derived_service, claims.standing(row.name)
-    found = [own]
-    if standing is not None and (type(standing) is dict or standing.name != own):
-        found += [each.name for each in rows_of(standing)]
+    """An import affects its derived Service, Services labelled with it, and every claimant of its addresses."""
+    own, labelled = row.derived_service, claims.labelled(row.name)
+    affected = [own]
+    if labelled is not None and (type(labelled) is dict or labelled.name != own):
+        affected += [each.name for each in rows_of(labelled)]
     for address in row.ips:
-        service, imported = claims.services(address), claims.imports(address)  # nearly always of those just named
-        others = (service is not None and service is not standing) or (imported is not None and imported is not row)
-        if others or claims.redirects(address) is not None or claims.pods(address) is not None:
-            found += _claimants(reader, address)
+        service, imported = claims.services(address), claims.imports(address)  # usually its own Service, and itself
+        contested = (service is not None and service is not labelled) or (imported is not None and imported is not row)
+        if contested or claims.redirects(address) is not None or claims.pods(address) is not None:
+            affected += _claimants(reader, address)
         if address in claims.of_node:
-            found += _on_ports(reader, ((port.port, port.protocol) for port in row.ports))
-    return found
+            affected += _on_ports(reader, ((port.port, port.protocol) for port in row.ports))
+    return affected

@@ -1,25 +1,24 @@
-"""Who may claim an address. One pure function judges every kind of claim; the table in docs/trust.md is its test.
+"""Judges claims of addresses. One pure function judges every kind of claim; the table in docs/trust.md is its test.
 
-A frontend takes the calls of every pod of the node. So an address counts only if its holder gave it: the API server
-that allocated it, the node that has it, or the administrator who wrote its range into ``[claims]``.
+A frontend takes the calls of every pod of the node. So a claim is valid only if the holder of the address allows it:
+the API server that allocated it, the node that owns it, or the administrator who put its range into ``[claims]``.
 
-Cluster IPs are not judged: the API server allocates them (``spec.clusterIP`` outside the Service ranges is refused
-there), and a file of Services is written by the machine's administrator.
+Cluster IPs are not judged: the API server allocates them and refuses a ``spec.clusterIP`` outside the Service ranges,
+and files of Services are written by the machine's administrator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 
 from msgspec import Struct
 
+from isthmus import bounds
+from isthmus.bounds import IPNetwork, OutOfBounds
 from isthmus.config import Config, ConfigError
 from isthmus.model.addresses import reserved
 from isthmus.model.balancing import FrontendType
-
-Network = IPv4Network | IPv6Network
 
 RefusalReason = Literal[
     "ReservedAddress",
@@ -36,30 +35,30 @@ TRUSTED_MANAGER: Final = "isthmus-operator"
 
 
 class ClaimRules(Struct, frozen=True):
-    """What the configuration allows beyond what the API server allocates; the default is nothing."""
+    """Addresses that the configuration allows beyond those that the API server allocates; by default none."""
 
     external_ips: bool = False
-    clusterset_ranges: tuple[Network, ...] = ()
-    """Where a trusted manager's import may have an address that no derived Service has."""
+    clusterset_ranges: tuple[IPNetwork, ...] = ()
+    """Ranges in which a trusted manager's import may claim an address that no derived Service has."""
     import_managers: tuple[str, ...] = (TRUSTED_MANAGER,)
     redirect_namespaces: tuple[str, ...] = ("kube-system",)
-    redirect_ranges: tuple[Network, ...] = ()
-    """Where set, the only addresses that a local redirect may name."""
-    own_ranges: tuple[Network, ...] = ()
+    redirect_ranges: tuple[IPNetwork, ...] = ()
+    """The only addresses that a local redirect may name; empty allows all."""
+    own_ranges: tuple[IPNetwork, ...] = ()
     """Pod, Service and node ranges of the own cluster."""
 
 
 class AddressClaim(Struct, frozen=True, gc=False, kw_only=True):
-    """An object's claim that calls of an address are its own, and what the tables know of that address."""
+    """An object's claim of an address, with the facts that the tables have about that address."""
 
     type: FrontendType
     address: str
     namespace: str = ""
-    """Of the object that makes the claim."""
+    """Namespace of the claiming object."""
     manager: str = ""
-    """Of an import: the controller that its annotation ``isthmus.io/managed-by`` names."""
+    """Controller in an import's annotation ``isthmus.io/managed-by``."""
     allocated: tuple[str, ...] = ()
-    """Of an import: the addresses of its derived Service."""
+    """Addresses of an import's derived Service."""
     this_node: bool = False
     """The address is one of this node's."""
     any_node: bool = False
@@ -67,7 +66,7 @@ class AddressClaim(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """Why a claim does not count: one word for machines, a sentence for people."""
+    """Reason why a claim is refused: one word for machines, a sentence for people."""
 
     reason: RefusalReason
     message: str
@@ -77,7 +76,7 @@ ALLOWED: Final = None
 
 
 def judge(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
-    """Why a claim does not count; None for one that does."""
+    """Return the reason why a claim is refused; ``None`` if it is valid."""
     if claim.type in ("ClusterIP", "NodePort"):
         return ALLOWED  # the address is the API server's or this node's by construction
     kind = reserved(claim.address)
@@ -98,7 +97,7 @@ def judge(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
 
 
 def rules(config: Config) -> ClaimRules:
-    """The rules that a configuration states; ConfigError for what is no address range."""
+    """Read the rules from a configuration. Raises ConfigError for an invalid address range."""
     claims, cluster = config.claims, config.cluster
     return ClaimRules(
         external_ips=claims.external_ips,
@@ -118,13 +117,13 @@ def _external_ip(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
         return Refusal("ExternalIPsDisabled", f"{claim.address}: spec.externalIPs are off (claims.external_ips)")
     if claim.any_node:
         return Refusal("ClusterAddress", f"{claim.address} is a node's address")
-    if found := _within(claim.address, rules.own_ranges):
-        return Refusal("ClusterAddress", f"{claim.address} is in {found}, a range of this cluster")
+    if own_range := _within(claim.address, rules.own_ranges):
+        return Refusal("ClusterAddress", f"{claim.address} is in {own_range}, a range of this cluster")
     return ALLOWED
 
 
 def is_allocated(addresses: Collection[str], address: str) -> bool:
-    """Whether an import's claim of an address is allowed because these are the addresses of what stands for it."""
+    """True if an import may claim an address because it is one of its derived Service's ``addresses``."""
     return address in addresses and not reserved(address)
 
 
@@ -150,14 +149,14 @@ def _local_redirect(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
     return ALLOWED
 
 
-def _within(address: str, ranges: Iterable[Network]) -> Network | None:
-    parsed = ip_address(address)
-    return next((network for network in ranges if parsed in network), None)
+def _within(address: str, ranges: Iterable[IPNetwork]) -> IPNetwork | None:
+    ip = bounds.ip(address)
+    return next((network for network in ranges if ip in network), None)
 
 
-def networks(field: str, texts: Iterable[str]) -> tuple[Network, ...]:
-    """The networks that a field of the configuration has as CIDRs; ConfigError names the field where one is none."""
+def networks(field: str, texts: Iterable[str]) -> tuple[IPNetwork, ...]:
+    """Parse the CIDRs of a configuration field. Raises ConfigError, which names the field."""
     try:
-        return tuple(ip_network(text) for text in texts)
-    except ValueError as why:
-        raise ConfigError(f"{field}: {why}") from None
+        return tuple(bounds.network(text, field=field) for text in texts)
+    except OutOfBounds as error:
+        raise ConfigError(str(error)) from None

@@ -1,12 +1,12 @@
-"""What came of each Drain object, as its status is wanted: whether its target is called no more, and what is instead.
+"""Computes the status of each Drain object: whether its target gets no more calls, and if not, the reason.
 
-The view is this cluster's: the services it has an import of, or a global Service. A policy of another cluster may leave
-it with nothing else, which only ``isthmus explain`` shows there.
+The status covers the services that this cluster imports or has as global Services. In another cluster a policy may
+leave no other backend, so that the target is still called there; ``isthmus explain`` of that cluster shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from isthmus.desired import Condition, Draft, Ownership, condition, row
@@ -20,61 +20,80 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.services import Condition as EndpointCondition
 from isthmus.model.tables import DRAINING, DRAINS, ENDPOINT_SETS, OBSERVED
-from isthmus.statedb import Reader
+from isthmus.statedb import Faults, Reader
 
 KINDS: Final = {"Drain": Ownership(DRAIN, conditions=frozenset({"Drained"}))}
 
 SHOWN: Final = 8
-"""Services that a message names; the others are counted."""
+"""Number of services that a message names; the others are only counted."""
 
 
-def compute(reader: Reader, *, cluster: ClusterName) -> Iterator[Object]:
-    """The status of every Drain."""
+def compute(reader: Reader, *, cluster: ClusterName, faults: Faults) -> Iterator[Object]:
+    """Yield the status of every Drain. A Drain or service that raises is a fault; no status names such a service."""
     requests = list(reader.all(DRAINS))
+    services = {each.service for each in reader.all(ENDPOINT_SETS)} if requests else set()
+    faults.retain({*(each.name for each in requests), *services})
     if not requests:
         return
     draining = {each.drain.reason: each for each in reader.all(DRAINING) if each.by == cluster}
     drained = Drained(reader.all(DRAINING))
-    offered = dict(_offered(reader, cluster)) if draining else {}
+    offered = dict(_offered(reader, services, cluster, faults)) if draining else {}
     for request in requests:
-        at = draining.get(request.drain.reason)
-        about = Drained([at]) if at is not None else None
-        still = [name for name, found in offered.items() if about is not None and _still_called(found, drained, about)]
-        status = {
-            "conditions": [_condition(request, at, still)],
-            "share": f"{at.left if at is not None else WHOLE}%" if not request.invalid else "",
-        }
-        draft = Draft("Drain", request.name, status=status)
-        observed = reader.get(OBSERVED, ("Drain", request.name))
-        yield row(draft, observed, unit=request.name, ownership=KINDS["Drain"])
+        statuses: list[Object] = []
+        with faults.attempt(request.name):
+            statuses = [_status(reader, request, draining, drained, offered)]
+        yield from statuses
 
 
-def _offered(reader: Reader, cluster: ClusterName) -> Iterator[tuple[ServiceName, list[Backend]]]:
-    """The backends that serve, of every service that crosses clusters, by the name that people call it."""
-    for service in {each.service for each in reader.all(ENDPOINT_SETS)}:
-        found = backends.compute(reader, service, cluster=cluster, which="multicluster", cache={})
-        serving = [each for each in found if each.healthy and each.condition <= EndpointCondition.TERMINATING]
+def _status(
+    reader: Reader,
+    request: DrainRequest,
+    draining: Mapping[str, Draining],
+    drained: Drained,
+    offered: Mapping[ServiceName, list[Backend]],
+) -> Object:
+    row_in_force = draining.get(request.drain.reason)
+    about = Drained([row_in_force]) if row_in_force is not None else None
+    still = [name for name, serving in offered.items() if about is not None and _still_called(serving, drained, about)]
+    status = {
+        "conditions": [_condition(request, row_in_force, still)],
+        "share": f"{row_in_force.left if row_in_force is not None else WHOLE}%" if not request.invalid else "",
+    }
+    draft = Draft("Drain", request.name, status=status)
+    observed = reader.get(OBSERVED, ("Drain", request.name))
+    return row(draft, observed, unit=request.name, ownership=KINDS["Drain"])
+
+
+def _offered(
+    reader: Reader, services: Iterable[ServiceName], cluster: ClusterName, faults: Faults
+) -> Iterator[tuple[ServiceName, list[Backend]]]:
+    """Yield the serving backends of every multicluster service, by the service's or its import's name."""
+    for service in services:
+        computed: list[Backend] = []
+        with faults.attempt(service):
+            computed = list(backends.compute(reader, service, cluster=cluster, which="multicluster", cache={}))
+        serving = [each for each in computed if each.healthy and each.condition <= EndpointCondition.TERMINATING]
         if serving:
             yield ServiceName(serving[0].import_of or service), serving
 
 
-def _still_called(found: list[Backend], drained: Drained, about: Drained) -> bool:
-    """Whether what a drain means is called nevertheless, as nothing else is there; not during its ramp."""
-    return any(about.left(each) == 0 for each in undrained(found, drained))
+def _still_called(serving: list[Backend], drained: Drained, about: Drained) -> bool:
+    """True if fully drained backends are still called because there are no others."""
+    return any(about.percent_left(each) == 0 for each in undrained(serving, drained))
 
 
-def _condition(request: DrainRequest, at: Draining | None, still: list[ServiceName]) -> Condition:
-    def found(status: bool, reason: str, message: str) -> Condition:
+def _condition(request: DrainRequest, draining: Draining | None, still: list[ServiceName]) -> Condition:
+    def drained(status: bool, reason: str, message: str) -> Condition:
         return condition("Drained", status, reason=reason, message=message, generation=request.generation)
 
     if request.invalid:
-        return found(False, "Invalid", request.invalid)
-    if at is None:
-        return found(False, "Ended", f"it ended at {request.drain.ends}")
-    if at.left:
-        return found(False, "Ramping", f"{at.left}% of its share of new calls is left")
+        return drained(False, "Invalid", request.invalid)
+    if draining is None:
+        return drained(False, "Ended", f"it ended at {request.drain.ends}")
+    if draining.left:
+        return drained(False, "Ramping", f"{draining.left}% of its share of new calls is left")
     if still:
         named = ", ".join(sorted(still)[:SHOWN]) + (f" and {len(still) - SHOWN} more" if len(still) > SHOWN else "")
-        return found(False, "NothingElse", f"nothing else is ready for {named}: calls of it go on")
-    closed = ", and connections are closed" if at.closing else ""
-    return found(True, "Drained", f"no new call goes there{closed}")
+        return drained(False, "NothingElse", f"nothing else is ready for {named}: calls of it go on")
+    closed = ", and connections are closed" if draining.closing else ""
+    return drained(True, "Drained", f"no new call goes there{closed}")

@@ -1,22 +1,23 @@
-"""Drains: which count, how far one has come at a time, and which backends it means. Pure; the time is an argument.
+"""Computes the drains in force, their progress, and the backends that they match. Pure: the time is an argument.
 
-A cluster may drain itself, its nodes, and its part of its services, and its peers follow that. A drain of a peer that
-an administrator asks for here is followed here alone. What a peer publishes about any other cluster drains nothing.
+A cluster may drain itself, its nodes, and its part of its services, and its peers apply these drains too. A drain of a
+peer that an administrator requests here applies here alone. A peer's drains of other clusters are ignored.
 
-New calls. A drained backend is in no plan while a plan has another that is as good: one that is ready where it is
-ready, or that still serves while it ends where it does so too. Where a drain would leave nothing, what is drained goes
-on being called: a drain moves calls, and never refuses any. During the ramp, a target has a decreasing part of its
-share (tiers.py).
+New calls. A drained backend is left out of a plan that has another backend in an equally good condition: a ready one if
+it is ready, a terminating one that still serves if it is terminating. If a drain would leave none, the drained backends
+are still called: a drain moves calls and never refuses any. During the ramp, a target keeps a decreasing part of its
+share (tiers.py). Before its end it may get its share back in the same way.
 
-Connections that are there end by themselves, or at the deadline; those to what is still called are left alone.
+Established connections end by themselves or at the deadline; connections to backends that are still called continue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
+from isthmus import bounds
 from isthmus.model.balancing import Backend
 from isthmus.model.drains import Drain, Draining, DrainRequest
 from isthmus.model.names import ClusterName, ServiceName
@@ -25,51 +26,75 @@ from isthmus.model.tables import BACKENDS
 from isthmus.statedb import Reader
 
 STEPS: Final = 10
-"""Changes of weight within a ramp. Each makes plans anew, so there are few; a step is a tenth of a target's share."""
+"""Changes of weight within a ramp. Each one recomputes plans, so there are few: a step is a tenth of the share."""
 
 WHOLE: Final = 100
-"""Percent: nothing is drained."""
+"""Percentage of its share that an undrained backend has."""
 
 
 class Step(NamedTuple):
-    """How far a drain has come, and when that changes next; None: never by time alone."""
+    """Progress of a drain."""
 
-    left: int
+    percent_left: int
     closing: bool
+    """Established connections are closed."""
     until: datetime | None
+    """Time of the next change; ``None`` if time alone changes nothing."""
 
 
 def step(drain: Drain, now: datetime) -> Step | None:
-    """How far a drain has come; None where it has ended.
+    """Return a drain's progress; ``None`` if it has ended.
 
-    The middle of each step is where a straight line would be. A start in the future (clocks differ) has begun.
+    A ramp is a staircase through a straight line's values at the middle of each step. A start in the future (clocks
+    differ) is taken as begun. If the ramp of the end begins before that of the start is over, the larger share holds.
+    No connection is closed during the ramp of the end, since the target is called again.
     """
-    if drain.ends and now >= _time(drain.ends):
+    ends = _time(drain.ends) if drain.ends else None
+    if ends is not None and now >= ends:
         return None
-    changes = [_time(drain.ends)] if drain.ends else []
-    left, closing = 0, False
+    changes = [ends] if ends is not None else []
+    percent, closing, returning = 0, False, False
     start = _time(drain.started) if drain.started else None
     if start is not None and drain.ramp:
-        ramp = timedelta(seconds=drain.ramp)
-        number = max(0, (now - start) * STEPS // ramp)
+        number, change = _stair(start, drain.ramp, max(now, start))
         if number < STEPS:
-            left = WHOLE * (2 * (STEPS - number) - 1) // (2 * STEPS)
-            changes.append(start + ramp * (number + 1) / STEPS)
-    if drain.deadline is not None:
-        due = start + timedelta(seconds=drain.deadline) if start is not None else now
+            percent = _middle(STEPS - 1 - number)
+            changes.append(change)
+    if ends is not None and drain.end_ramp:
+        number, change = _stair(ends - bounds.span(drain.end_ramp), drain.end_ramp, now)
+        returning = number >= 0
+        if returning:
+            percent = max(percent, _middle(number))
+        changes.append(change)
+    if drain.deadline is not None and not returning:
+        due = start + bounds.span(drain.deadline) if start is not None else now
         closing = now >= due
         changes += [] if closing else [due]
-    return Step(left, closing, min(changes, default=None))
+    return Step(percent, closing, min(changes, default=None))
 
 
-def of_nodes(nodes: Iterable[Node], *, gone: Iterable[str], cordoned: bool) -> Iterator[Drain]:
-    """The drains that follow from nodes themselves; ``gone``: endpoints name them and there is no such Node.
+def _stair(begin: datetime, seconds: int, now: datetime) -> tuple[int, datetime]:
+    """Return the number of the step of a ramp at a time, and when the next one begins; -1 before the ramp."""
+    ramp = bounds.span(seconds)
+    number = (now - begin) * STEPS // ramp
+    if number < 0:
+        return -1, begin
+    return number, begin + ramp * (number + 1) / STEPS
 
-    A node that is shut down answers nothing any more, so its connections are closed. ``cordoned``: whether a cordon
-    drains. By itself it does not, as in Kubernetes: it keeps new pods away, and whole node pools are cordoned at once
-    before they are replaced.
+
+def _middle(number: int) -> int:
+    """Percentage in the middle of a step of a ramp that grows."""
+    return WHOLE * (2 * number + 1) // (2 * STEPS)
+
+
+def of_nodes(nodes: Iterable[Node], *, deleted: Iterable[str], cordoned: bool) -> Iterator[Drain]:
+    """Yield the drains implied by nodes. ``deleted``: names of nodes that endpoints refer to and that have no Node.
+
+    A node that is shut down answers nothing, so its connections are closed. ``cordoned``: a cordon drains a node. By
+    default it does not, as in Kubernetes, where a cordon only keeps new pods away: whole node pools are cordoned at
+    once before they are replaced.
     """
-    for name in gone:
+    for name in deleted:
         yield Drain(kind="Node", target=name, reason="node deleted")
     for node in nodes:
         if node.out_of_service:
@@ -81,38 +106,40 @@ def of_nodes(nodes: Iterable[Node], *, gone: Iterable[str], cordoned: bool) -> I
 
 
 def own(requests: Iterable[DrainRequest], implied: Iterable[Drain]) -> list[Drain]:
-    """The drains that the own cluster asks for."""
+    """Return the drains that the own cluster requests."""
     return [*(row.drain for row in requests if not row.invalid), *implied]
 
 
 def published(drains: Iterable[Drain], cluster: ClusterName) -> list[Drain]:
-    """Those that peers follow: of the cluster that asks, its nodes and its services; never of another cluster."""
+    """Return the drains that peers apply: of the requesting cluster, its nodes and services, not of other clusters."""
     return [each for each in drains if each.kind != "Cluster" or each.target == cluster]
 
 
 def in_force(asked: Mapping[ClusterName, Sequence[Drain]], *, cluster: ClusterName, now: datetime) -> list[Draining]:
-    """The drains that count at a time, of the own cluster and of peers, by the cluster that asks."""
-    found: dict[tuple[str, ...], Draining] = {}
-    for by, drains in asked.items():
-        for drain in drains if by == cluster else published(drains, by):
-            if (at := step(drain, now)) is not None:
-                row = Draining(by=by, drain=drain, left=at.left, closing=at.closing)
-                found.setdefault(row.key, row)
-    return list(found.values())
+    """Return the drains in force at a time. ``asked``: drains by the cluster that requests them."""
+    by_key: dict[tuple[str, ...], Draining] = {}
+    for asking, drains in asked.items():
+        for drain in drains if asking == cluster else published(drains, asking):
+            if (progress := step(drain, now)) is not None:
+                row = Draining(by=asking, drain=drain, left=progress.percent_left, closing=progress.closing)
+                by_key.setdefault(row.key, row)
+    return list(by_key.values())
 
 
 def next_change(asked: Iterable[Drain], now: datetime) -> datetime | None:
-    """When time alone changes what counts next."""
+    """Return the next time at which the drains in force change without a change of rows; ``None`` if never."""
     steps = (step(drain, now) for drain in asked)
-    return min((at.until for at in steps if at is not None and at.until is not None), default=None)
+    return min(
+        (progress.until for progress in steps if progress is not None and progress.until is not None), default=None
+    )
 
 
 Subject = tuple[str, str, str]
-"""What a drain is about: its kind, the cluster (empty for a cluster as a whole), the target."""
+"""Subject of a drain: its kind, its cluster (empty for a drain of a whole cluster) and its target."""
 
 
 class Drained:
-    """The drains in force, to be asked about backends."""
+    """Index of the drains in force, by which backends are looked up."""
 
     def __init__(self, rows: Iterable[Draining]) -> None:
         self._rows: dict[Subject, list[Draining]] = {}
@@ -122,20 +149,20 @@ class Drained:
     def __repr__(self) -> str:
         return f"<Drained {', '.join(map(str, self._rows))}>"
 
-    def of(self, backend: Backend) -> Draining | None:
-        """The drain that leaves a backend least; None where nothing drains it."""
+    def drain_of(self, backend: Backend) -> Draining | None:
+        """Return the drain that leaves a backend the smallest percentage; ``None`` if it is not drained."""
         return min(self._about(backend), key=lambda row: row.left, default=None)
 
-    def left(self, backend: Backend) -> int:
-        """Percent of its share that a backend still has."""
+    def percent_left(self, backend: Backend) -> int:
+        """Percentage of its share that a backend has left."""
         return min((row.left for row in self._about(backend)), default=WHOLE)
 
     def closing(self, backend: Backend) -> bool:
-        """Whether connections to a backend are to end now."""
+        """True if established connections to a backend are closed now."""
         return any(row.closing for row in self._about(backend))
 
-    def left_of(self, cluster: ClusterName, service: ServiceName) -> int:
-        """Percent of its share that what a cluster has of a service still has, but for drains of nodes."""
+    def percent_left_of(self, cluster: ClusterName, service: ServiceName) -> int:
+        """Percentage left of a cluster's part of a service, without drains of nodes."""
         return min((row.left for row in self._about_all(cluster, service)), default=WHOLE)
 
     def _about(self, backend: Backend) -> Iterator[Draining]:
@@ -154,26 +181,26 @@ def _subject(row: Draining) -> Subject:
 
 
 def describe(row: Draining) -> str:
-    """A drain in one line: what, since when, who asked."""
+    """Format a drain in one line: subject, start, and the cluster that requested it."""
     return f"{row.drain.kind.lower()} {row.drain.target} {state(row)}"
 
 
 def state(row: Draining) -> str:
-    """The line without its target."""
+    """Format the line of :func:`describe` without its subject."""
     drain = row.drain
-    since = f" since {drain.started}" if drain.started else ""
+    started = f" since {drain.started}" if drain.started else ""
     how = "drained" if not row.left else f"being drained, {row.left}% of its share left,"
-    return f"is {how}{since} ({drain.reason} in {row.by})"
+    return f"is {how}{started} ({drain.reason} in {row.by})"
 
 
 def affected(reader: Reader, old: Draining | None, new: Draining | None) -> set[ServiceName]:
-    """The services with a backend that a drain means. A drain is rare: all backends are looked at."""
+    """Return the services with a backend that a drain matches. Drains are rare, so all backends are searched."""
     rows = [row for row in (old, new) if row is not None]
     if len(rows) == 2 and (rows[0].left, rows[0].key) == (rows[1].left, rows[1].key):
-        return set()  # only its connections are treated otherwise
+        return set()  # only the treatment of its connections changed
     drained = Drained(rows)
-    return {each.key.service for each in reader.all(BACKENDS) if drained.of(each) is not None}
+    return {each.key.service for each in reader.all(BACKENDS) if drained.drain_of(each) is not None}
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    return bounds.timestamp(text)

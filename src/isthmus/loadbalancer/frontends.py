@@ -1,11 +1,11 @@
-"""Frontends: the addresses that are called, each with the one service that answers there.
+"""Frontends: addresses and ports that clients call, each with the one service that answers there.
 
-Several services may claim one address and port. The winner follows from the claims alone: what the API server allocated
-before what a spec names, explicit addresses before those of the node, then the better source, the older service, the
-name. A winner that Isthmus does not answer for (a plain Service) leaves the address alone: no other claim has it then.
-A redirect makes the ports that it redirects Isthmus's to answer; one of an address takes only what no service has.
+Several services may claim one address and port. The winner depends on the claims alone: allocated addresses precede
+those that a spec names, explicit ones precede those of the node, then the better source, the older service and the name
+decide. If Isthmus does not answer for the winner (a plain Service), the address has no frontend at all. A redirect of a
+service makes Isthmus answer the redirected ports; a redirect of an address applies only where no service claims it.
 
-Claims are compared for one address and port. A Service that nobody contests, as nearly all, needs no comparison.
+Claims are compared for each address and port. An uncontested Service, the usual case, needs no comparison.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer import refusals
 from isthmus.loadbalancer.claims import ClaimRules
-from isthmus.loadbalancer.exposure import NODE_PORTS, exposures, keys, keys_of_import
+from isthmus.loadbalancer.exposure import NODE_PORTS, ON_NODE, exposures, keys, keys_of_import, ports_called
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
     Which,
     best,
+    is_answered,
     served_elsewhere,
     stands_alone,
-    wanted,
 )
 from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
@@ -50,11 +50,11 @@ RANK: Final[dict[FrontendType, int]] = {
 }
 
 ALLOCATED: Final = ("ClusterIP", "Import", "LocalRedirect")
-"""Addresses at which a local redirect counts."""
+"""Types of addresses at which a local redirect of a service applies."""
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """One service that is called at one address and port, if no other claim comes before."""
+    """A service's claim of one address and port."""
 
     key: FrontendKey
     type: FrontendType
@@ -64,26 +64,26 @@ class Claim(Struct, frozen=True, gc=False):
     source: str
     created: str
     managed: bool
-    """Isthmus answers calls of the service, redirected or not."""
+    """Isthmus answers calls of the service even if it is not redirected."""
     other_proxy: bool
-    """Another proxy serves the Service, by its labels: its calls are not redirected either."""
+    """The Service's labels assign it to another proxy: its calls are not redirected either."""
     scope: Scope
-    """Of the plan: which of the two traffic policies applies."""
+    """The plan's scope, which selects one of the two traffic policies."""
 
     @property
     def plan(self) -> PlanKey:
-        """The plan that calls of it follow."""
+        """Key of the plan for these calls."""
         return PlanKey(self.service, self.port.port, self.key.protocol, family(self.key.address), self.scope)
 
     def order(self) -> tuple[int, int, str, str]:
-        """What decides between claims of one address: the least wins."""
+        """Sort key of claims of one address: the smallest wins."""
         return (RANK[self.type], rank(self.source), self.created or UNKNOWN_AGE, self.service)
 
 
 def compute(  # hot:
     reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules
 ) -> Iterable[Frontend]:
-    """The frontends at an address: those of the strongest claim, if its calls are Isthmus's to answer."""
+    """Return the frontends at an address: those of the strongest claim, if Isthmus answers its calls."""
     claims = claims_at(reader, key, node=node, which=which, rules=rules)
     if not claims:
         return ()
@@ -92,26 +92,26 @@ def compute(  # hot:
     redirect = None if winner.other_proxy else of_plan(reader, winner.plan)
     if redirect is None:
         return (_frontend(winner, key, winner.plan, shadowed),) if winner.managed else ()
-    # Three cases: a local redirect of an address that was not allocated does not mean its calls; one that skips its own
-    # pods leaves them the original, where that is answered here; any other redirect means all calls.
+    # Three cases: a local redirect does not apply at an address that was not allocated; one that skips its own pods
+    # leaves them the original plan, if that is answered here; any other redirect applies to all calls.
     original = replace(winner.plan, scope=winner.scope.original())
     kept = (winner.managed and winner.type != "LocalRedirect") or of_plan(reader, original) is not None
     if redirect.kind == "local" and winner.type not in ALLOCATED:
         return (_frontend(winner, key, original, shadowed),) if kept else ()
-    beside = replace(key, scope=key.scope.original())
-    skipping = (_frontend(winner, beside, original, shadowed),) if redirect.skip and kept else ()
+    original_key = replace(key, scope=key.scope.original())
+    skipping = (_frontend(winner, original_key, original, shadowed),) if redirect.skip and kept else ()
     return (*skipping, _frontend(winner, key, winner.plan, shadowed))
 
 
 def uncontested(service: Service) -> list[Frontend]:  # hot:
-    """The frontends of a managed Service of type ClusterIP that no other claims and nothing redirects.
+    """Return the frontends of a managed ClusterIP Service without other claimants or redirects.
 
-    Of what ``exposures`` knows such a Service has its cluster IPs, and one traffic policy: that for calls from inside.
+    The fast path of ``exposures``: such a Service has only cluster IPs, and only the internal traffic policy applies.
     """
     name, import_of, ports = service.name, service.import_of, service.ports
     if service.headless:
         return []
-    found = [
+    rows = [
         Frontend(
             FrontendKey(address, port.port, port.protocol),
             name,
@@ -124,36 +124,36 @@ def uncontested(service: Service) -> list[Frontend]:  # hot:
         for address in service.cluster_ips
         for port in ports
     ]
-    if len(found) < 2:
-        return found
-    first: dict[FrontendKey, Frontend] = {}  # of two ports of one number and protocol the first counts
-    for row in found:
+    if len(rows) < 2:
+        return rows
+    first: dict[FrontendKey, Frontend] = {}  # the first of two ports with one number and protocol wins
+    for row in rows:
         first.setdefault(row.key, row)
     return list(first.values())
 
 
 def _frontend(claim: Claim, key: FrontendKey, plan: PlanKey, shadowed: tuple[ServiceName, ...]) -> Frontend:
-    return Frontend(key, claim.service, claim.port.name, plan, claim.type, shadowed, claim.import_of)
+    return Frontend(key, claim.service, claim.port.name, plan, claim.type, shadowed, claim.import_of, claim.managed)
 
 
 def claimed(reader: Reader, name: ServiceName, *, node: str) -> list[FrontendKey]:
-    """Every address and port that a service claims, whoever has it."""
+    """Return every address and port that a service claims, including those that it does not win."""
     node_addresses = addresses_of_node(reader, node)
-    found: list[FrontendKey] = []
+    claimed_keys: list[FrontendKey] = []
     for service in reader.by(SERVICES, "name", name):
-        found += keys(exposures(service, node_addresses=node_addresses), service.ports)
+        claimed_keys += keys(exposures(service, node_addresses=node_addresses), service.ports)
     for imported in reader.by(IMPORTS, "service", name):
-        found += keys_of_import(imported)
+        claimed_keys += keys_of_import(imported)
     pod = reader.get(ISLAND_PODS, name)
     if pod is not None:
-        found += [claim.key for claim in _claims_of_pod(pod)]
+        claimed_keys += [claim.key for claim in _claims_of_pod(pod)]
     for redirect in reader.by(REDIRECTS, "service", name):
-        found += [claim.key for claim in _claims_of_redirect(redirect)]
-    return found
+        claimed_keys += [claim.key for claim in _claims_of_redirect(redirect)]
+    return claimed_keys
 
 
 def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules) -> list[Claim]:  # hot:
-    """Every claim on an address and port that counts."""
+    """Return every valid claim of an address and port."""
     node_addresses = addresses_of_node(reader, node)
     services = reader.by(SERVICES, "address", key.address)
     if key.address in node_addresses:
@@ -163,13 +163,13 @@ def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rule
     for name in {row.name: None for row in services}:
         service = best(reader, name)
         if service is not None:
-            found = _claims(service, key, node_addresses=node_addresses, which=which, of_a_node=of_a_node)
-            claims += [each for each in found if _counts(reader, service, each, node=node, rules=rules)]
+            service_claims = _claims(service, key, node_addresses=node_addresses, which=which, of_a_node=of_a_node)
+            claims += [each for each in service_claims if _counts(reader, service, each, node=node, rules=rules)]
     for row in reader.by(IMPORTS, "address", key.address):
         if row.type != "ClusterSetIP" or not stands_alone(reader, row):
             continue
         if refusals.of_import(reader, row, key.address, rules=rules) is None:
-            claims += [claim for claim in _claims_of_import(reader, row) if claim.key == key]
+            claims += _claims_of_import(reader, row, key)
     for pod in reader.by(ISLAND_PODS, "address", key.address):
         claims += [claim for claim in _claims_of_pod(pod) if claim.key == key]
     for redirect in reader.by(REDIRECTS, "address", key.address):
@@ -178,7 +178,7 @@ def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rule
 
 
 def _counts(reader: Reader, service: Service, claim: Claim, *, node: str, rules: ClaimRules) -> bool:  # hot:
-    """Whether a Service may have the address. A cluster IP and a node port need no question: nearly all are such."""
+    """True if a Service may have the address. Cluster IPs and node ports, nearly all claims, are always valid."""
     if claim.type in ("ClusterIP", "NodePort"):
         return True
     if claim.type == "HostPort" and not service.external_ips:
@@ -189,14 +189,14 @@ def _counts(reader: Reader, service: Service, claim: Claim, *, node: str, rules:
 def _claims(
     service: Service, key: FrontendKey, *, node_addresses: Collection[str], which: Which, of_a_node: bool
 ) -> Iterator[Claim]:
-    """What a Service claims of one address and port: none, one, or several for as many reasons."""
+    """Yield a Service's claims of one address and port. An address of several types gives several claims."""
     for exposure in exposures(service, node_addresses=node_addresses):
-        if key.address not in exposure.addresses or key.scope is not exposure.at:
+        if key.address not in exposure.addresses or key.scope is not exposure.scope:
             continue
         if of_a_node and exposure.type in ("LoadBalancer", "ExternalIP"):
-            continue  # what sends the node ports of a node elsewhere would take them from all Services that have one
-        for port in service.ports:
-            if exposure.port_of(port) == key.port and port.protocol == key.protocol:
+            continue  # a claim of a node's address in the node port range would shadow Services with node ports
+        for port in ports_called(service.ports, key.port, key.protocol, on_node=exposure.type in ON_NODE):
+            if exposure.port_of(port):
                 yield Claim(
                     key=key,
                     type=exposure.type,
@@ -205,19 +205,17 @@ def _claims(
                     port=port,
                     source=service.source,
                     created=service.created,
-                    managed=wanted(service, which),
+                    managed=is_answered(service, which),
                     other_proxy=served_elsewhere(service),
-                    scope=exposure.plan,
+                    scope=exposure.plan_scope,
                 )
 
 
-def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
+def _claims_of_import(reader: Reader, row: Import, key: FrontendKey) -> Iterator[Claim]:
+    """Yield the claims of an import without a derived Service, at one of its own addresses."""
     service = row.derived_service
-    if best(reader, service) is not None:
-        return
-    for address in row.ips:
-        for port in row.ports:
-            key = FrontendKey(address, port.port, port.protocol)
+    if best(reader, service) is None and key.scope is Scope.EXTERNAL:
+        for port in ports_called(row.ports, key.port, key.protocol):
             yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, False, Scope.EXTERNAL)
 
 
@@ -229,20 +227,20 @@ def _claims_of_pod(row: IslandPod) -> Iterator[Claim]:
 
 
 def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
-    """The claims of a redirect of an address: at the ports that have a target of that family."""
+    """Yield the claims of a redirect of an address: at the ports that have a target of the address's family."""
     if not row.address:
         return
     for rule in row.rules:
         if any(family(target.address) == family(row.address) for target in rule.targets):
             port = Port("", rule.port, rule.protocol)
             key = FrontendKey(row.address, rule.port, rule.protocol)
-            none = ServiceName("")
+            no_import = ServiceName("")
             yield Claim(
-                key, "LocalRedirect", row.service, none, port, KUBERNETES, row.created, True, False, Scope.EXTERNAL
+                key, "LocalRedirect", row.service, no_import, port, KUBERNETES, row.created, True, False, Scope.EXTERNAL
             )
 
 
 def addresses_of_node(reader: Reader, node: str) -> tuple[str, ...]:
-    """This node's addresses: node ports are called at each of them."""
+    """Return this node's addresses, at each of which node ports are called."""
     row = reader.get(NODES, node)
     return row.addresses if row else ()

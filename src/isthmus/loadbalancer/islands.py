@@ -1,29 +1,28 @@
 """Backends of islands: calls of their endpoints go to this node's Envoy, and from there through the island's gateways.
 
-For each port of a service there is one backend for each island that exports it. It has the address of Envoy's listener
-and counts for as many backends as the island has endpoints that are usable. No address of an island's pod is in it.
+Each port of a service has one backend for each island that exports it: the address of Envoy's listener, weighted by the
+number of usable endpoints in the island. Addresses of an island's pods are never used.
 
 A pod of a headless import is a service of its own here, whose one backend is the listener for that pod.
 
-It is there while Envoy serves the listener. To connect to Envoy succeeds also where no gateway answers; so what Envoy's
-checks find of the gateways stands for a probe of it.
+The backend exists while Envoy serves the listener and answers. A connect to Envoy succeeds even if no gateway answers,
+so the results of Envoy's gateway checks replace a probe of the backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
+from isthmus.loadbalancer import envoy, gateways
 from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, BackendKey
-from isthmus.model.clusters import reachability
 from isthmus.model.hosts import family
-from isthmus.model.islands import THROUGH_GATEWAYS, GatewayCheck, IslandListener, IslandPod
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.islands import THROUGH_GATEWAYS, IslandListener, IslandPod
+from isthmus.model.names import ClusterName
 from isthmus.model.services import Condition, EndpointSet, Family, Port
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
-from isthmus.model.xds import ServedListener
-from isthmus.statedb import Reader
+from isthmus.model.tables import GATEWAY_CHECKS, ISLAND_LISTENERS
+from isthmus.statedb import Reader, on_change, through, unit_of
 
 NOWHERE: Final[Mapping[Family, str]] = {"IPv4": "0.0.0.0", "IPv6": "::"}
 
@@ -31,12 +30,12 @@ NOWHERE: Final[Mapping[Family, str]] = {"IPv4": "0.0.0.0", "IPv6": "::"}
 def backends(
     reader: Reader, subject: ResolvedService, cluster: ClusterName, sets: Iterable[EndpointSet]
 ) -> Iterator[Backend]:
-    """The backends of a service in an island, of which these are the endpoints."""
+    """Yield a service's backends for an island with these endpoint sets."""
     sets = [each for each in sets if each.shared and not each.lapsed]
     ports = {(port.port, port.protocol): port for port in subject.ports}
     for listener in reader.by(ISLAND_LISTENERS, "service", subject.name):
         port = ports.get((listener.port, listener.protocol))
-        if listener.cluster != cluster or port is None or reader.get(XDS_SERVED, listener.name) is None:
+        if listener.cluster != cluster or port is None or not _is_callable(reader, listener):
             continue
         condition, count = _best(sets, port)
         if count:
@@ -53,15 +52,15 @@ def backends(
 
 
 def of_pod(reader: Reader, pod: IslandPod) -> Iterator[Backend]:
-    """The backends of a pod as a service: a listener for each number of its ports, and protocol."""
+    """Yield the backends of a pod as a service: one listener for each of its port numbers and protocols."""
     for listener in reader.by(ISLAND_LISTENERS, "service", pod.name):
-        called = listener.port, listener.protocol
-        named = tuple(sorted({port.name for port in pod.ports if (port.port, port.protocol) == called}))
-        if named and reader.get(XDS_SERVED, listener.name) is not None:
+        key = listener.port, listener.protocol
+        port_names = tuple(sorted({port.name for port in pod.ports if (port.port, port.protocol) == key}))
+        if port_names and _is_callable(reader, listener):
             for address in listener.addresses:
                 yield Backend(
                     BackendKey(pod.name, pod.cluster, address, listener.listen_port, listener.protocol),
-                    named,
+                    port_names,
                     Condition.READY,
                     pod.source,
                     pod.hostname,
@@ -73,7 +72,7 @@ def of_pod(reader: Reader, pod: IslandPod) -> Iterator[Backend]:
 
 
 def named(pod: IslandPod) -> Iterator[Backend]:
-    """A pod as names show it: at the addresses that stand for it here, and its own ports."""
+    """Yield the backends by which DNS publishes a pod: at the addresses that represent it here, with its own ports."""
     for address in pod.addresses:
         for port in pod.ports:
             yield Backend(
@@ -87,60 +86,53 @@ def named(pod: IslandPod) -> Iterator[Backend]:
             )
 
 
-def expected(reader: Reader, subject: ResolvedService, own: ClusterName) -> Iterator[Backend]:
-    """What stands for islands on a node whose Envoy serves all of them, where it is not known of any node (a status).
-
-    Such a backend has no address that could be called: one for each family that the island's endpoints have.
-    """
-    here = reader.get(CLUSTERS, own)
-    if subject.headless or not subject.import_of:
-        return
-    for row in reader.all(CLUSTERS):
-        if row.own or reachability(here, row) != "gateway" or row.name not in (subject.exporters or ()):
-            continue
-        there = [each for each in reader.by(ENDPOINT_SETS, "service", subject.name) if each.cluster == row.name]
-        sets = [each for each in there if each.shared and not each.lapsed]
-        for port in subject.ports:
-            condition, count = _best(sets, port)
-            if port.protocol in THROUGH_GATEWAYS and count:
-                for of in {family(endpoint.address) for each in sets for endpoint in each.endpoints}:
-                    key = BackendKey(subject.name, row.name, NOWHERE[of], port.port, port.protocol)
-                    yield Backend(key, (port.name,), condition, sets[0].source, stands_for=count)
+def expected(
+    subject: ResolvedService, cluster: ClusterName, sets: Iterable[EndpointSet], families: Collection[Family]
+) -> Iterator[Backend]:
+    """Yield an island's backends for a status that is of no node, at a placeholder address of each family."""
+    sets = [each for each in sets if each.shared and not each.lapsed]
+    for port in subject.ports:
+        condition, count = _best(sets, port)
+        if port.protocol in THROUGH_GATEWAYS and count:
+            for ip_family in families:
+                key = BackendKey(subject.name, cluster, NOWHERE[ip_family], port.port, port.protocol)
+                yield Backend(key, (port.name,), condition, sets[0].source, stands_for=count)
 
 
 def _best(sets: Iterable[EndpointSet], port: Port) -> tuple[Condition, int]:
-    """The best condition that endpoints of a port have, and how many of them have it."""
-    found: dict[Condition, set[str]] = {}
+    """Return the best condition among a port's endpoints, and the number of endpoints in it.
+
+    A pod of a dual-stack cluster has an address of each family, which a record does not join: the family with more
+    addresses counts.
+    """
+    by_condition: dict[Condition, dict[Family, set[str]]] = {}
     for row in sets:
-        for each in row.endpoints:
-            if any((own.name, own.protocol) == (port.name, port.protocol) for own in each.ports):
-                found.setdefault(each.condition, set()).add(each.address)
-    best = min(found, default=Condition.GONE)
-    return best, len(found.get(best, ()))
+        for endpoint in row.endpoints:
+            if any((own.name, own.protocol) == (port.name, port.protocol) for own in endpoint.ports):
+                addresses = by_condition.setdefault(endpoint.condition, {})
+                addresses.setdefault(family(endpoint.address), set()).add(endpoint.address)
+    best = min(by_condition, default=Condition.GONE)
+    return best, max(map(len, by_condition.get(best, {}).values()), default=0)
+
+
+def _is_callable(reader: Reader, listener: IslandListener) -> bool:
+    """True if Envoy serves a listener and the island has a gateway that is not refused."""
+    return envoy.serves(reader, listener.name) and not gateways.all_refused(reader, listener.cluster)
 
 
 def reachable(reader: Reader, cluster: ClusterName) -> bool:
-    """Whether a gateway of an island answers, as far as Envoy has found out."""
+    """False if Envoy's checks of an island's gateways all fail."""
     checks = reader.by(GATEWAY_CHECKS, "cluster", cluster)
     return not checks or any(row.healthy for row in checks)
 
 
-def by_listener(reader: Reader, old: IslandListener | None, new: IslandListener | None) -> Iterator[ServiceName]:
-    """A listener affects its service."""
-    row = new or old
-    if row is not None:
-        yield row.service
+by_listener = unit_of("service")
+"""A listener affects its service."""
 
 
-def by_served(reader: Reader, old: ServedListener | None, new: ServedListener | None) -> Iterator[ServiceName]:
-    """A listener that Envoy serves now, or no longer, affects its service."""
-    row = new or old
-    if row is not None:
-        yield from (each.service for each in reader.by(ISLAND_LISTENERS, "name", row.name))
+by_served = through(ISLAND_LISTENERS, "service", index="name")
+"""A listener that Envoy starts or stops serving affects its service."""
 
 
-def by_check(reader: Reader, old: GatewayCheck | None, new: GatewayCheck | None) -> Iterator[ServiceName]:
-    """A gateway that is found dead or alive affects all that its island has."""
-    row = new or old
-    if row is not None and (old is None or new is None or old.healthy != new.healthy):
-        yield from {each.service for each in reader.by(ISLAND_LISTENERS, "cluster", row.cluster)}
+by_check = on_change(("healthy",), through(ISLAND_LISTENERS, "service", index="cluster", key="cluster"))
+"""A gateway whose check changes its result affects every service of its island."""

@@ -1,13 +1,14 @@
 """Maglev hashing: a table from hash to backend that is the same on every node and moves little when backends change.
 
 Permutations, their seed, the keys of backends and the rule for weights are those of Cilium (``pkg/maglev``), so
-nodes of both agree. What is hashed to choose a cell is up to the datapath: the caller's pod address.
+nodes of both agree. The datapath chooses a cell by a hash of the caller's pod address.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from math import floor
 from typing import Final
 
 from isthmus.model.balancing import Target
@@ -24,12 +25,12 @@ C2: Final = 0x4CF5AD432745937F
 
 
 def key(target: Target) -> str:
-    """What a backend is called in the table: the form is frozen, every node must write the same."""
+    """Key of a backend in the table. The format is frozen: every node must use the same."""
     return f"[{joined(target.address, target.port)}/{target.protocol},State:active]"
 
 
 def table(targets: Sequence[Target], *, size: int = SIZE, weights: Sequence[int] | None = None) -> array[int]:
-    """For each cell the position of its backend in ``targets``; empty where there is none."""
+    """Return for each cell the index of its backend in ``targets``; empty if there are no targets."""
     if not targets:
         return array("I")
     order = sorted(range(len(targets)), key=lambda position: key(targets[position]))
@@ -39,29 +40,29 @@ def table(targets: Sequence[Target], *, size: int = SIZE, weights: Sequence[int]
 
 
 def _permutation(name: str, size: int) -> tuple[int, int]:
-    """Where a backend's preferences start, and by how much they go on."""
+    """Offset and skip of a backend's preference list."""
     first, second = murmur3(name.encode(), SEED)
     return first % size, second % (size - 1) + 1
 
 
 def _fill(permutations: Sequence[tuple[int, int]], weights: Sequence[int], size: int) -> list[int]:
-    """Backends take turns in taking their next free cell; one ahead of its weight lets its turn pass."""
+    """Let backends take their next free cell in turn; one ahead of its weight skips its turn."""
     count, total = len(permutations), sum(weights)
     weighted = total // count > 1
     counters = [weight / count for weight in weights]
-    at = [offset for offset, _ in permutations]
+    next_cells = [offset for offset, _ in permutations]
     cells = [-1] * size
     for turn in range(size):
-        who = turn % count
+        index = turn % count
         if weighted:
-            while (turn + 1) * weights[who] < int(counters[who]):
-                who = (who + 1) % count
-            counters[who] += total
-        cell, skip = at[who], permutations[who][1]
+            while (turn + 1) * weights[index] < floor(counters[index]):
+                index = (index + 1) % count
+            counters[index] += total
+        cell, skip = next_cells[index], permutations[index][1]
         while cells[cell] >= 0:
             cell = (cell + skip) % size
-        cells[cell] = who
-        at[who] = (cell + skip) % size
+        cells[cell] = index
+        next_cells[index] = (cell + skip) % size
     return cells
 
 
@@ -69,10 +70,10 @@ def murmur3(data: bytes, seed: int) -> tuple[int, int]:
     """MurmurHash3, x64 variant of 128 bits, as two halves."""
     first = second = seed
     whole = len(data) & ~15
-    for at in range(0, whole, 16):
-        first ^= _mix(int.from_bytes(data[at : at + 8], "little"), C1, 31, C2)
+    for offset in range(0, whole, 16):
+        first ^= _mix(int.from_bytes(data[offset : offset + 8], "little"), C1, 31, C2)
         first = ((_rotate(first, 27) + second) * 5 + 0x52DCE729) & MASK
-        second ^= _mix(int.from_bytes(data[at + 8 : at + 16], "little"), C2, 33, C1)
+        second ^= _mix(int.from_bytes(data[offset + 8 : offset + 16], "little"), C2, 33, C1)
         second = ((_rotate(second, 31) + first) * 5 + 0x38495AB5) & MASK
     tail = data[whole:]
     second ^= _mix(int.from_bytes(tail[8:], "little"), C2, 33, C1)
@@ -85,12 +86,12 @@ def murmur3(data: bytes, seed: int) -> tuple[int, int]:
     return first, (first + second) & MASK
 
 
-def _mix(word: int, before: int, by: int, after: int) -> int:
-    return _rotate(word * before & MASK, by) * after & MASK
+def _mix(word: int, before: int, bits: int, after: int) -> int:
+    return _rotate(word * before & MASK, bits) * after & MASK
 
 
-def _rotate(word: int, by: int) -> int:
-    return (word << by | word >> (64 - by)) & MASK
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> (64 - bits)) & MASK
 
 
 def _finish(word: int) -> int:

@@ -1,9 +1,9 @@
-"""A change of the endpoints of a large service, passed on as it came: what it costs does not grow with the service.
+"""Incremental updates of large services: the cost of a change does not grow with the service.
 
-What :mod:`.backends` and :mod:`.plans` compute of all endpoints of a service is, for nearly every service, the sum of
-what follows from each endpoint by itself. ``large`` recognises such a service when all of it has been computed, and
-``follow`` then takes endpoints in and out of its backends and its plans. Where more depends on the set as a whole (a
-policy, zones, an endpoint in two slices, nothing that is ready), there is nothing to follow and all is computed.
+For nearly every service, backends and plans depend on each endpoint by itself. ``large`` recognises such a service when
+it has just been computed as a whole; ``follow`` then adds and removes single endpoints in its backends and plans. If a
+result depends on the set as a whole (a policy, zones, an endpoint in two slices, no ready endpoint), the service is
+computed as a whole every time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from isthmus.loadbalancer import backends, policies, selection, tiers
 from isthmus.loadbalancer.backends import Viewpoint
 from isthmus.loadbalancer.drains import WHOLE
-from isthmus.loadbalancer.plans import Outlook
+from isthmus.loadbalancer.plans import PlanContext
 from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model import chunked
 from isthmus.model.balancing import Backend, BackendKey, Group, Plan, PlanKey, Target
@@ -30,209 +30,217 @@ from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, PLANS, PROBES
 from isthmus.statedb import Reader, WriteTxn
 
 LARGE: Final = 64
-"""Backends above which a service is followed: of fewer, computing all of them costs no more."""
+"""Number of backends above which a service is followed: below it, computing all of them costs no more."""
 
 MAX_STEPS: Final = 4
-"""Endpoints of a set up to which those that differ are looked for one by one: it takes half the time."""
+"""Number of differing endpoints up to which two sorted sets are compared step by step, which takes half the time."""
 
 Sets = dict[tuple[ClusterName, str], int]
-"""How many sets of endpoints there are, by cluster and source."""
+"""Number of endpoint sets, by cluster and source."""
 Changed = Sequence[tuple[EndpointSet | None, EndpointSet | None]]
-"""Sets of endpoints before and after, in the order in which they changed; None: not there."""
+"""Endpoint sets before and after each change, in order; ``None`` if the set did not or does not exist."""
 
 
 class Large(Struct, gc=False):
-    """A service whose backends count each by itself.
+    """A service whose results depend on each endpoint by itself.
 
-    Invariant: its rows of ``backends`` are those of the endpoints in the sets that count, each in one of them, none of
-    them probed or drained; each of its plans has exactly those that serve it, and one at least unless none is for it.
+    Invariant: its backends are the endpoints of the sets of ``sources``, each endpoint in exactly one set, none probed
+    or drained. Each plan has exactly the backends that match it and serve, and at least one unless none matches it.
     """
 
     subject: ResolvedService
-    counting: frozenset[tuple[ClusterName, str]]
-    """The source that counts of each cluster."""
+    sources: frozenset[tuple[ClusterName, str]]
+    """The source in effect for each cluster."""
     sets: Sets
     ports: Mapping[PlanKey, str]
     """The port name of each plan."""
 
 
 class Moved(NamedTuple):
-    """Backends that have gone from a service, and that have come to it. One that has changed is both."""
+    """Backends removed from a service and added to it. A changed backend is in both."""
 
-    gone: Mapping[BackendKey, Backend]
-    come: Mapping[BackendKey, Backend]
+    removed: Mapping[BackendKey, Backend]
+    added: Mapping[BackendKey, Backend]
 
 
 def large(
     reader: Reader,
     subject: ResolvedService,
     *,
-    found: Collection[Backend],
+    backends: Collection[Backend],
     plans: Sequence[Plan],
     ports: Mapping[PlanKey, str],
-    at: Viewpoint,
-    by: Outlook,
+    view: Viewpoint,
+    context: PlanContext,
 ) -> Large | None:
-    """What is to be known of a service to follow it, when its backends and plans have just been computed.
+    """Return the state for following a service just computed; ``None`` if it cannot be followed.
 
-    ``found``: its backends, of endpoints that are each in one set. ``ports``: the port name of each of its plans.
+    ``backends``: its backends, whose endpoints are each in one set. ``ports``: the port name of each of its plans.
     """
-    if any(row.stands_for for row in found):
-        return None  # it counts for as many as the endpoints of an island, which are no backends themselves
+    if any(row.stands_for for row in backends):
+        return None  # its weight is the number of an island's endpoints, which are no backends themselves
     sets: Sets = {}
-    counting = frozenset({(row.key.cluster, row.source) for row in found})
+    sources = frozenset({(row.key.cluster, row.source) for row in backends})
     for row in reader.by(ENDPOINT_SETS, "service", subject.name):
-        of = (row.cluster or at.cluster, row.source)
-        sets[of] = sets.get(of, 0) + 1
-        if of in counting and not _counts(row, subject, at):
+        source = (row.cluster or view.cluster, row.source)
+        sets[source] = sets.get(source, 0) + 1
+        if source in sources and not _is_used(row, subject, view):
             return None
     if reader.by(PROBES, "service", subject.name) or policies.of_service(reader, subject) is not None:
         return None
-    if _drained(found, by):
+    if _drained(backends, context):
         return None
     for plan in plans:
-        if plan.redirected_by or not selection.each_by_itself(subject, plan.key.scope):
+        if plan.redirected_by or plan.consumers or not selection.each_by_itself(subject, plan.key.scope):
             return None
-        callable_ = [each for each in found if _is_for(plan.key, ports[plan.key], each)]
+        callable_ = [each for each in backends if _is_for(plan.key, ports[plan.key], each)]
         if callable_ and not any(map(selection.serves, callable_)):
-            return None  # whatever else there is serves, until one of them is ready
-    return Large(subject, counting, sets, dict(ports))
+            return None  # none is ready, so terminating or dead ones serve until one is
+    return Large(subject, sources, sets, dict(ports))
 
 
-def follow(txn: WriteTxn, of: Large, changed: Changed, *, at: Viewpoint, by: Outlook) -> bool:  # hot:
-    """Take a change of endpoints into the backends and plans of a service. False: all of it has to be computed."""
-    moved = _moved(txn, of, changed, at=at)
-    if moved is None or _drained(moved.come.values(), by):
+def follow(
+    txn: WriteTxn, large_service: Large, changed: Changed, *, view: Viewpoint, context: PlanContext
+) -> bool:  # hot:
+    """Apply a change of endpoints to the backends and plans of a service.
+
+    Returns False if the service has to be computed as a whole; nothing is written then.
+    """
+    moved = _moved(txn, large_service, changed, view=view)
+    if moved is None or _drained(moved.added.values(), context):
         return False
-    present: list[Plan] = txn.by(PLANS, "service", of.subject.name)
+    current: list[Plan] = txn.by(PLANS, "service", large_service.subject.name)
     plans: list[Plan] = []
-    for row in present:
-        groups = _groups(row, of.ports[row.key], moved)
+    for row in current:
+        groups = _groups(row, large_service.ports[row.key], moved)
         if groups is None:
             return False
         if groups is not row.groups:
             plans.append(replace(row, groups=groups))
-    txn.delete_all(BACKENDS, [key for key in moved.gone if key not in moved.come])
-    come = [row for key, row in moved.come.items() if moved.gone.get(key) != row]
-    txn.put_all(BACKENDS, come, compared=True)
+    txn.delete_all(BACKENDS, [key for key in moved.removed if key not in moved.added])
+    changed_rows = [row for key, row in moved.added.items() if moved.removed.get(key) != row]
+    txn.put_all(BACKENDS, changed_rows, compared=True)
     txn.put_all(PLANS, plans, compared=True)
     return True
 
 
-def _moved(reader: Reader, of: Large, changed: Changed, *, at: Viewpoint) -> Moved | None:  # hot:
-    """What became of the backends; None where it does not follow from these sets alone. Takes the sets' numbers in."""
-    gone: dict[BackendKey, Backend] = {}
-    come: dict[BackendKey, Backend] = {}
+def _moved(reader: Reader, large_service: Large, changed: Changed, *, view: Viewpoint) -> Moved | None:  # hot:
+    """Return the changes of backends; ``None`` if they do not depend on these sets alone. Updates the sets' counts."""
+    removed: dict[BackendKey, Backend] = {}
+    added: dict[BackendKey, Backend] = {}
     for old, new in _by_set(changed):
         row = new or old
         assert row is not None
-        whose = (row.cluster or at.cluster, row.source)
-        if whose not in of.counting or not all(
-            _counts(each, of.subject, at) for each in (old, new) if each is not None
+        source = (row.cluster or view.cluster, row.source)
+        if source not in large_service.sources or not all(
+            _is_used(each, large_service.subject, view) for each in (old, new) if each is not None
         ):
             return None
         if old is None or new is None:
-            of.sets[whose] += 1 if old is None else -1
-            if of.sets[whose] == 0:
-                return None  # another source may count now
-        parted = _difference(old.endpoints if old is not None else (), new.endpoints if new is not None else ())
-        if parted is None:
+            # The count may be wrong after a later return of None: the caller forgets this state then.
+            large_service.sets[source] += 1 if old is None else -1
+            if large_service.sets[source] == 0:
+                return None  # another source may take effect now
+        if old is not None and new is not None and old.service_ports != new.service_ports:
+            return None  # ports may have been renamed
+        difference = _difference(old.endpoints if old is not None else (), new.endpoints if new is not None else ())
+        if difference is None:
             return None
-        gone.update(backends.of_endpoints(of.subject, row, parted[0], at=at))
-        for key, each in backends.of_endpoints(of.subject, row, parted[1], at=at).items():
-            if key in come:
+        removed.update(backends.of_endpoints(large_service.subject, row, difference[0], view=view))
+        for key, backend in backends.of_endpoints(large_service.subject, row, difference[1], view=view).items():
+            if key in added:
                 return None  # in two sets
-            come[key] = each
-    for key in come:
-        if key not in gone and reader.get(BACKENDS, key) is not None:
-            return None  # in a set that has not changed, too
-    return Moved(gone, come)
+            added[key] = backend
+    for key in added:
+        if key not in removed and reader.get(BACKENDS, key) is not None:
+            return None  # also in an unchanged set
+    return Moved(removed, added)
 
 
-def _drained(rows: Iterable[Backend], by: Outlook) -> bool:
-    drained = by.drained
-    return drained is not None and any(drained.left(each) != WHOLE for each in rows)
+def _drained(rows: Iterable[Backend], context: PlanContext) -> bool:
+    drained = context.drained
+    return drained is not None and any(drained.percent_left(each) != WHOLE for each in rows)
 
 
-def _counts(row: EndpointSet, subject: ResolvedService, at: Viewpoint) -> bool:
-    """Whether the endpoints of a set are backends as they are, if its source counts."""
-    return not row.lapsed and backends.is_for(subject, row, at.cluster)
+def _is_used(row: EndpointSet, subject: ResolvedService, view: Viewpoint) -> bool:
+    """True if the endpoints of a set are backends as long as its source is in effect."""
+    return not row.lapsed and backends.is_for(subject, row, view.cluster)
 
 
 def _by_set(changed: Changed) -> Iterable[tuple[EndpointSet | None, EndpointSet | None]]:
-    """What became of each set between the first of its changes and the last."""
+    """Reduce the changes to one for each set, from before its first change to after its last."""
     if len(changed) == 1:
         return changed
-    found: dict[Any, tuple[EndpointSet | None, EndpointSet | None]] = {}
+    by_key: dict[Any, tuple[EndpointSet | None, EndpointSet | None]] = {}
     for old, new in changed:
         row = new or old
         assert row is not None
         key = ENDPOINT_SETS.key(row)
-        found[key] = (found[key][0] if key in found else old, new)
-    return [pair for pair in found.values() if pair[0] is not None or pair[1] is not None]
+        by_key[key] = (by_key[key][0] if key in by_key else old, new)
+    return [pair for pair in by_key.values() if pair[0] is not None or pair[1] is not None]
 
 
 def _difference(
     old: Sequence[Endpoint], new: Sequence[Endpoint]
 ) -> tuple[Sequence[Endpoint], Sequence[Endpoint]] | None:
-    """(endpoints that have gone or changed, that have come or changed); None where an address is there twice."""
+    """Return (removed or changed endpoints, added or changed endpoints); ``None`` if an address occurs twice."""
     if isinstance(old, Chunked) and isinstance(new, Chunked):
         return chunked.difference(old, new)
     if (few := _few_differ(old, new)) is not None:
         return few
-    before, after = ({each.address: each for each in of} for of in (old, new))
+    before, after = ({each.address: each for each in endpoints} for endpoints in (old, new))
     if len(before) != len(old) or len(after) != len(new):
         return None
-    come = {address: each for address, each in after.items() if before.get(address) != each}
-    gone = [each for address, each in before.items() if address not in after or address in come]
-    return tuple(gone), tuple(come.values())
+    added = {address: each for address, each in after.items() if before.get(address) != each}
+    removed = [each for address, each in before.items() if address not in after or address in added]
+    return tuple(removed), tuple(added.values())
 
 
 def _few_differ(
     old: Sequence[Endpoint], new: Sequence[Endpoint]
 ) -> tuple[Sequence[Endpoint], Sequence[Endpoint]] | None:  # hot:
-    """The same where few differ, each at an address of its own. Both are sorted by address."""
+    """Difference of sequences sorted by address; ``None`` if many endpoints differ or one shares its address."""
     removed: list[Endpoint] = []
     added: list[Endpoint] = []
-    at, to = 0, 0  # all before these has been compared
+    old_index, new_index = 0, 0  # everything before these is compared
     while len(removed) + len(added) <= MAX_STEPS:
-        alike = next(compress(count(), map(ne, islice(old, at, None), islice(new, to, None))), None)
+        alike = next(compress(count(), map(ne, islice(old, old_index, None), islice(new, new_index, None))), None)
         if alike is None:
-            alike = min(len(old) - at, len(new) - to)
-        at, to = at + alike, to + alike
-        if at == len(old) and to == len(new):
+            alike = min(len(old) - old_index, len(new) - new_index)
+        old_index, new_index = old_index + alike, new_index + alike
+        if old_index == len(old) and new_index == len(new):
             return removed, added
-        if _beside(old, at) or _beside(new, to):
+        if _shares_address(old, old_index) or _shares_address(new, new_index):
             return None
-        before, after = old[at : at + 1], new[to : to + 1]
+        before, after = old[old_index : old_index + 1], new[new_index : new_index + 1]
         if before and (not after or before[0].address <= after[0].address):
             removed += before
-            at += 1
+            old_index += 1
         if after and (not before or after[0].address <= before[0].address):
             added += after
-            to += 1
+            new_index += 1
     return None
 
 
-def _beside(rows: Sequence[Endpoint], at: int) -> bool:
-    """Whether the endpoint before or after one has its address too."""
-    return any(one.address == other.address for one, other in pairwise(rows[max(at - 1, 0) : at + 2]))
+def _shares_address(rows: Sequence[Endpoint], index: int) -> bool:
+    """True if the previous or next endpoint has the same address."""
+    return any(first.address == second.address for first, second in pairwise(rows[max(index - 1, 0) : index + 2]))
 
 
 def _groups(row: Plan, port_name: str, moved: Moved) -> tuple[Group, ...] | None:  # hot:
-    """The groups of a plan afterwards, the same object where it has not changed; None where it has to be computed."""
-    gone, come = (set(_targets(row.key, port_name, rows.values())) for rows in moved)
+    """Return the updated groups of a plan, the same object if unchanged; ``None`` if the plan has to be computed."""
+    removed, added = (set(_targets(row.key, port_name, rows.values())) for rows in moved)
     if not row.groups:
-        return None if any(_is_for(row.key, port_name, each) for each in moved.come.values()) else row.groups
-    if gone == come:
+        return None if any(_is_for(row.key, port_name, each) for each in moved.added.values()) else row.groups
+    if removed == added:
         return row.groups
     [group] = row.groups
-    targets = chunked.changed(group.targets, removed=gone - come, added=come - gone)
+    targets = chunked.changed(group.targets, removed=removed - added, added=added - removed)
     return (replace(group, targets=targets),) if targets else None
 
 
 def _targets(key: PlanKey, port_name: str, rows: Iterable[Backend]) -> Iterable[Target]:  # hot:
-    """The targets of those that serve a plan as long as any does."""
+    """Return the targets of backends that match a plan and serve."""
     return [tiers.target(each.key) for each in rows if selection.serves(each) and _is_for(key, port_name, each)]
 
 

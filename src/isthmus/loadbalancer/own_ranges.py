@@ -1,57 +1,87 @@
-"""Addresses of the own cluster, which no peer's endpoint may have: otherwise a record of another cluster would draw the
-calls of a service to any pod, node or Service here.
+"""Collects the addresses of the own cluster, at which a peer's endpoints and gateways are refused: otherwise a peer's
+record could direct calls to any pod, node, Service or API server here.
 
-Configured ranges, and what the API server knows: nodes' addresses and, where nothing is configured, the ranges that it
-gives to nodes for their pods. (Some networks ignore those and use others: then they may be another cluster's.)
+They are the configured ranges, addresses of nodes, endpoints of the Service ``default/kubernetes`` and, if no range is
+configured, the nodes' pod CIDRs. (Some networks ignore pod CIDRs and use others, so these may be another cluster's.)
 
-One row: a node that joins or leaves changes it as a whole, so that a thousand nodes that are listed at once make one
-change.
+The table has one row, so that an initial list of a thousand nodes makes one change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from isthmus.model.addresses import range_of
 from isthmus.model.clusters import Cluster, OwnRanges
-from isthmus.model.names import ClusterName
-from isthmus.model.services import Endpoint, Node
-from isthmus.model.tables import CLUSTERS, NODES, OWN_RANGES
-from isthmus.statedb import Derived, Reader
+from isthmus.model.hosts import joined
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, EndpointSet, Node
+from isthmus.model.sources import KUBERNETES
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, NODES, OWN_RANGES
+from isthmus.statedb import DerivedTogether, Pairs, Reader, WriteTxn, per_row, rewrite
 
 NONE = OwnRanges()
+API_SERVER: Final = ServiceName("default/kubernetes")
+"""Service whose endpoints are the API servers. They write it themselves."""
 
 
-def derived(cluster: ClusterName) -> Derived[OwnRanges]:
-    """The declaration of the table."""
-    return Derived(
-        OWN_RANGES, compute=partial(compute, cluster=cluster), reads={CLUSTERS: _of_cluster, NODES: _of_node}
+def derived(cluster: ClusterName) -> DerivedTogether:
+    """Declare the table."""
+    return DerivedTogether(
+        OWN_RANGES,
+        renew=partial(renew, cluster=cluster),
+        reads={CLUSTERS: per_row(_of_cluster), NODES: per_row(_of_node), ENDPOINT_SETS: _of_endpoint_sets},
     )
 
 
-def compute(reader: Reader, unit: str, *, cluster: ClusterName) -> Iterable[OwnRanges]:
-    """The one row."""
+def renew(txn: WriteTxn, units: Iterable[str], *, cluster: ClusterName) -> None:
+    """Replace the table's single row by :func:`compute`."""
+    rewrite(txn, OWN_RANGES, list(txn.all(OWN_RANGES)), [compute(txn, cluster)])
+
+
+def compute(reader: Reader, cluster: ClusterName) -> OwnRanges:
+    """Return the addresses of the own cluster."""
     own, nodes = reader.get(CLUSTERS, cluster), list(reader.all(NODES))
     configured = own.own_ranges if own is not None else ()
-    given = set() if configured else {each for node in nodes for each in node.pod_ranges}
-    addresses = frozenset(each for node in nodes for each in node.addresses)
-    return (OwnRanges(ranges=(*configured, *sorted(given)), addresses=addresses),)
+    node_ranges = set() if configured else {each for node in nodes for each in node.pod_ranges}
+    # A peer may publish endpoints of that Service too: they are the peer's API servers.
+    sets = [row for row in reader.by(ENDPOINT_SETS, "service", API_SERVER) if _is_own(row, cluster)]
+    servers = [(end.address, port.port) for row in sets for end in row.endpoints for port in end.ports]
+    addresses = {address for node in nodes for address in node.addresses} | {host for host, _ in servers}
+    return OwnRanges(
+        ranges=(*configured, *sorted(node_ranges)),
+        addresses=frozenset(addresses),
+        services=own.service_ranges if own is not None else (),
+        nodes=own.node_ranges if own is not None else (),
+        api_servers=frozenset(joined(*server) for server in servers),
+    )
+
+
+def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
+    return row.source == KUBERNETES and row.cluster == cluster
 
 
 def inside(address: str, own: OwnRanges) -> str:
-    """Why an address is one of the own cluster's, as a phrase; empty where it is not known to be."""
+    """Return a phrase why an address belongs to the own cluster; empty if it is not known to."""
     if address in own.addresses:
-        return "a node of this cluster has it"
-    found = range_of(address, own.ranges)
-    return f"it is in {found}, a range of this cluster" if found else ""
+        return f"{holder(address, own)} has it"
+    own_range = range_of(address, own.ranges)
+    return f"it is in {own_range}, a range of this cluster" if own_range else ""
+
+
+def holder(address: str, own: OwnRanges) -> str:
+    """Name the kind of machine that has one of ``own.addresses``."""
+    servers = {server.rpartition(":")[0].strip("[]") for server in own.api_servers}
+    return "an API server of this cluster" if address in servers else "a node of this cluster"
 
 
 def without_own(endpoints: Sequence[Endpoint], own: OwnRanges) -> Sequence[Endpoint]:  # hot:
-    """Those at addresses that are not the own cluster's: nearly always all."""
-    for each in endpoints:
-        if inside(each.address, own):
-            return [each for each in endpoints if not inside(each.address, own)]
+    """Return the endpoints outside the own cluster's addresses: nearly always all, then the same object."""
+    for endpoint in endpoints:
+        if inside(endpoint.address, own):
+            return [other for other in endpoints if not inside(other.address, own)]
     return endpoints
 
 
@@ -62,9 +92,13 @@ def _of_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Ite
 
 
 def _of_node(reader: Reader, old: Node | None, new: Node | None) -> Iterable[str]:
-    if _named(old) != _named(new):
+    if _addresses(old) != _addresses(new):
         yield OWN_RANGES.name
 
 
-def _named(node: Node | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _of_endpoint_sets(reader: Reader, changed: Pairs) -> Iterable[str]:  # hot:
+    return (OWN_RANGES.name,) if API_SERVER in [(new or old).service for old, new in changed] else ()
+
+
+def _addresses(node: Node | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (node.addresses, node.pod_ranges) if node is not None else ((), ())

@@ -1,6 +1,6 @@
 """Plans: what the calls of a frontend are spread over. ``plan`` is the one place that chooses, and it is pure.
 
-The unit is a service: a backend that comes or goes changes the plans of all its ports.
+The unit is a service: adding or removing a backend may change the plans of all its ports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from isthmus.loadbalancer import policies
-from isthmus.loadbalancer.backends import Look
+from isthmus.loadbalancer.backends import Lookup
 from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.selection import Clusters, Place, Reasons, all_serve, each_by_itself, ignore, matching, select
@@ -25,9 +25,9 @@ from isthmus.loadbalancer.services import (
 from isthmus.loadbalancer.tiers import (
     MAX_GROUPS,
     NOTHING_DRAINED,
-    Left,
-    behind_each_other,
+    PercentLeft,
     groups,
+    in_sequence,
     named,
     positions,
     together,
@@ -38,7 +38,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import PortRedirect
-from isthmus.model.services import Condition, Import, Labels, Node
+from isthmus.model.services import Condition, Labels, Node
 from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
@@ -61,10 +61,10 @@ ByPlan = Collection[tuple[PlanKey, Sequence[Frontend]]]
 def plan(
     key: PlanKey,
     *,
-    of: ResolvedService,
+    service: ResolvedService,
     frontends: Sequence[Frontend],
     backends: Iterable[Backend],
-    at: Place,
+    place: Place,
     policy: Policy | None = None,
     clusters: Clusters | None = None,
     awaited: Sequence[str] = (),
@@ -73,76 +73,92 @@ def plan(
     drained: Drained | None = None,
     reasons: Reasons = ignore,
 ) -> Plan:
-    """The plan of these frontends; ``reasons`` collects what is left out and why."""
-    called = (frontends[0].key,) if len(frontends) == 1 else tuple(sorted([each.key for each in frontends]))
+    """Return the plan of these frontends. ``reasons`` is called with each backend left out and the reason."""
+    frontend_keys = (frontends[0].key,) if len(frontends) == 1 else tuple(sorted([each.key for each in frontends]))
     port_name = _port_name(frontends) if port_name is None else port_name
     if redirect is not None and redirect.kind == "local":
         for backend in backends if reasons is not ignore else ():
             reasons(backend, f"calls are redirected by {redirect.owner}")
         return Plan(
             key=key,
-            frontends=called,
+            frontends=frontend_keys,
             groups=(Group(redirect.targets),),
             redirected_by=redirect.owner,
             skip=redirect.skip,
-            import_of=of.import_of,
+            import_of=service.import_of,
         )
-    found: tuple[Group, ...]
-    left = tuple(backends)
-    if policy is None and drained is None and each_by_itself(of, key.scope) and all_serve(left, key, port_name):
-        found = together(left)  # nearly always: no rule of selection has anything to decide
+    plan_groups: tuple[Group, ...]
+    candidates = tuple(backends)
+    if (
+        policy is None
+        and drained is None
+        and each_by_itself(service, key.scope)
+        and all_serve(candidates, key, port_name)
+    ):
+        plan_groups = together(candidates)  # nearly always: no rule of selection has anything to decide
     else:
-        clusters = clusters or Clusters(at.cluster, {})
-        found = _groups(
-            key, left, of, at, port_name=port_name, policy=policy, clusters=clusters, drained=drained, reasons=reasons
+        clusters = clusters or Clusters(place.cluster, {})
+        plan_groups = _groups(
+            key,
+            candidates,
+            service,
+            place,
+            port_name=port_name,
+            policy=policy,
+            clusters=clusters,
+            drained=drained,
+            reasons=reasons,
         )
-    if redirect is not None:
-        return _through(redirect, key, called, found, of=of)
-    affinity, timeout = of.affinity, of.affinity_timeout
+    if redirect is not None and redirect.targets:
+        return _through(redirect, key, frontend_keys, plan_groups, service=service)
+    affinity, timeout = service.affinity, service.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
     consistent = policy.consistent if policy else None
     return Plan(  # positional: it takes a tenth of the time
         key,
-        called,
-        found,
+        frontend_keys,
+        plan_groups,
         affinity,
         timeout,
-        of.consistent if consistent is None else consistent,
+        service.consistent if consistent is None else consistent,
         policy.ejection if policy else None,
-        tuple(sorted(awaited)) if awaited and of.multicluster else (),
-        import_of=of.import_of,
+        tuple(sorted(awaited)) if awaited and service.multicluster else (),
+        import_of=service.import_of,
+        consumers=redirect.consumers if redirect is not None else (),
+        consumers_only=redirect is not None and not all(each.managed for each in frontends),
     )
 
 
 def _through(
     redirect: PortRedirect,
     key: PlanKey,
-    called: tuple[FrontendKey, ...],
-    own: Sequence[Group],
+    frontend_keys: tuple[FrontendKey, ...],
+    own_groups: Sequence[Group],
     *,
-    of: ResolvedService,
+    service: ResolvedService,
 ) -> Plan:
-    """The plan of calls that go through a proxy, and to the service's own backends where it fails them.
+    """Return a plan with the proxy first and the service's own backends as fallbacks.
 
-    Without affinity, in both its forms: a caller that was moved from a dead proxy is to come back to it. Nothing of a
-    cluster that is awaited is kept: it would stand beside the proxy, not behind it.
+    It has neither affinity nor consistent hashing, so that a caller that was moved from a dead proxy returns to it. It
+    awaits no peers: their backends would be used beside the proxy, not behind it.
     """
-    behind = [replace(group, tier=group.tier + 1) for group in own[: MAX_GROUPS - 1]]
+    behind = [replace(group, tier=group.tier + 1) for group in own_groups[: MAX_GROUPS - 1]]
     return Plan(
         key=key,
-        frontends=called,
+        frontends=frontend_keys,
         groups=(Group(redirect.targets), *behind),
         redirected_by=redirect.owner,
-        import_of=of.import_of,
+        import_of=service.import_of,
+        consumers=redirect.consumers,
     )
 
 
 def _groups(
     key: PlanKey,
     candidates: Sequence[Backend],
-    of: ResolvedService,
-    at: Place,
+    service: ResolvedService,
+    place: Place,
     *,
     port_name: str,
     policy: Policy | None,
@@ -150,32 +166,32 @@ def _groups(
     drained: Drained | None,
     reasons: Reasons,
 ) -> tuple[Group, ...]:
-    """What is left of the backends by all rules, shared out as the policy's tiers have it."""
+    """Apply every selection rule, then group the remaining backends by the policy's tiers."""
     if policy is None and drained is None:
         steps = select(
             key,
             candidates,
-            of=of,
-            at=at,
+            service=service,
+            place=place,
             port_name=port_name,
             policy=None,
             clusters=clusters,
             drained=None,
             reasons=reasons,
         )
-        return together(steps[0]) if len(steps) == 1 else behind_each_other(map(together, steps))
+        return together(steps[0]) if len(steps) == 1 else in_sequence(map(together, steps))
     tiers = policy.tiers if policy else ()
-    known: Sequence[Backend] = ()
-    where = positions({backend.key.cluster for backend in candidates}, tiers, clusters) if tiers else {}
+    eligible: Sequence[Backend] = ()
+    cluster_positions = positions({backend.key.cluster for backend in candidates}, tiers, clusters) if tiers else {}
     if tiers:
-        candidates = named(candidates, tiers, positions=where, reasons=reasons)
+        candidates = named(candidates, tiers, positions=cluster_positions, reasons=reasons)
     if any(tier.min_percent for tier in tiers):
-        known = matching(candidates, key=key, port_name=port_name, reasons=ignore)
+        eligible = matching(candidates, key=key, port_name=port_name, reasons=ignore)
     steps = select(
         key,
         candidates,
-        of=of,
-        at=at,
+        service=service,
+        place=place,
         port_name=port_name,
         policy=policy,
         clusters=clusters,
@@ -183,32 +199,36 @@ def _groups(
         reasons=reasons,
     )
 
-    def left_of(step: Sequence[Backend]) -> Left:
-        return {each.key: drained.left(each) for each in step} if drained is not None else NOTHING_DRAINED
+    def percent_left(step: Sequence[Backend]) -> PercentLeft:
+        return {each.key: drained.percent_left(each) for each in step} if drained is not None else NOTHING_DRAINED
 
-    return behind_each_other(groups(step, tiers, positions=where, known=known, left=left_of(step)) for step in steps)
+    return in_sequence(
+        groups(step, tiers, positions=cluster_positions, eligible=eligible, percent_left=percent_left(step))
+        for step in steps
+    )
 
 
-class Outlook(NamedTuple):
-    """What plans follow from beside their service's own rows: the same for all services of a batch."""
+class PlanContext(NamedTuple):
+    """Inputs of planning that all services of a batch share. Valid as long as the reader that it was made from."""
 
-    at: Place
+    place: Place
     clusters: Clusters
     awaited: Sequence[str]
-    """Peers whose first list is not whole."""
+    """Peers that have not finished their initial list."""
     drained: Drained | None
-    """None where nothing is drained."""
-    policies: Look
-    redirected: Look
-    """From a policy's target, and from a service, to what is stored for it; valid as long as the reader."""
+    """``None`` if nothing is drained."""
+    policies: Lookup
+    """Policies by target."""
+    redirected: Lookup
+    """Port redirects by service."""
 
 
-def outlook(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterable[str]) -> Outlook:
-    """As the rows of this node and of the clusters have it. ``sources``: those whose first list is not whole."""
+def plan_context(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterable[str]) -> PlanContext:
+    """Collect the planner's node- and cluster-wide inputs. ``sources``: sources with an unfinished initial list."""
     clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)})
     draining = list(reader.all(DRAINING))
     drained = Drained(draining) if draining else None
-    return Outlook(
+    return PlanContext(
         place(reader, cluster, node),
         clusters,
         sorted(filter(is_peer, sources)),
@@ -227,16 +247,18 @@ def compute(
     reasons: Callable[[PlanKey], Reasons] | None = None,
     without: Collection[ClusterName] = (),
 ) -> list[Plan]:
-    """Every plan of a service, from the frontends and backends that are there.
+    """Return every plan of a service, from its stored frontends and backends.
 
-    ``without``: what the plans would be if no backend of these clusters were ready.
+    ``without``: plan as if no backend of these clusters were ready.
     """
     frontends, backends = reader.by(FRONTENDS, "service", service), reader.by(BACKENDS, "service", service)
     if without:
         backends = [replace(b, condition=Condition.GONE) if b.key.cluster in without else b for b in backends]
     subject = resolve(reader, service, which="all") or resolved_pod(reader, service)
-    by = outlook(reader, cluster, node, sources=reader.pending(BACKENDS))
-    return of_service(reader, service, subject, frontends=frontends, backends=backends, by=by, reasons=reasons)
+    context = plan_context(reader, cluster, node, sources=reader.pending(BACKENDS))
+    return of_service(
+        reader, service, subject, frontends=frontends, backends=backends, context=context, reasons=reasons
+    )
 
 
 def of_service(  # hot:
@@ -246,32 +268,32 @@ def of_service(  # hot:
     *,
     frontends: Sequence[Frontend],
     backends: Collection[Backend],
-    by: Outlook,
+    context: PlanContext,
     reasons: Callable[[PlanKey], Reasons] | None = None,
 ) -> list[Plan]:
-    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
+    """Return every plan of a service: one for each port, family and scope that has a frontend.
 
-    Plans of original scopes come first: they are there before calls that a redirect skips are sent to them.
+    Plans of original scopes precede the others, so that they exist before a redirect sends skipped calls to them.
     """
     by_plan = _by_plan(frontends)
     if by_plan and subject is None:
         subject = _of_address(service, by_plan)
     if subject is None:
         return []
-    policy = policies.found(by.policies, subject)
-    redirected = by.redirected(service) is not None
+    policy = policies.effective_policy(context.policies, subject)
+    redirected = context.redirected(service) is not None
     return [
         plan(
             key,
-            of=subject,
+            service=subject,
             frontends=frontends,
             backends=backends,
-            at=by.at,
+            place=context.place,
             policy=policy,
-            clusters=by.clusters,
-            awaited=by.awaited,
+            clusters=context.clusters,
+            awaited=context.awaited,
             redirect=of_plan(reader, key) if redirected else None,
-            drained=by.drained,
+            drained=context.drained,
             reasons=ignore if reasons is None else reasons(key),
         )
         for key, frontends in by_plan
@@ -279,18 +301,18 @@ def of_service(  # hot:
 
 
 def port_names(frontends: Sequence[Frontend]) -> dict[PlanKey, str]:
-    """The port name of each plan that frontends of a service have."""
-    return {key: _port_name(each) for key, each in _by_plan(frontends)}
+    """Port name of each plan that these frontends refer to."""
+    return {key: _port_name(rows) for key, rows in _by_plan(frontends)}
 
 
 def _by_plan(frontends: Sequence[Frontend]) -> ByPlan:  # hot:
-    """Those of original scopes first."""
+    """Group frontends by plan, plans of original scopes first."""
     if len(frontends) == 1:
         return ((frontends[0].plan, frontends),)
-    found: dict[PlanKey, list[Frontend]] = {}
+    frontends_by_plan: dict[PlanKey, list[Frontend]] = {}
     for frontend in frontends:
-        found.setdefault(frontend.plan, []).append(frontend)
-    return sorted(found.items(), key=lambda each: not each[0].scope.is_original)
+        frontends_by_plan.setdefault(frontend.plan, []).append(frontend)
+    return sorted(frontends_by_plan.items(), key=lambda each: not each[0].scope.is_original)
 
 
 def _port_name(frontends: Sequence[Frontend]) -> str:
@@ -300,24 +322,19 @@ def _port_name(frontends: Sequence[Frontend]) -> str:
 
 
 def _of_address(service: ServiceName, by_plan: ByPlan) -> ResolvedService | None:
-    """What is called at an address that no service has: nothing but its redirect."""
+    """Return an empty service for an address that only a local redirect claims, else ``None``."""
     types = {frontend.type for _, frontends in by_plan for frontend in frontends}
     return no_service(service) if types == {"LocalRedirect"} else None
 
 
 def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
-    """Where this node is, as far as its row is there."""
+    """Location of this node; the zone is empty until its row exists."""
     row = reader.get(NODES, node)
     return Place(cluster, node, row.zone if row else "")
 
 
-def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
-    """An import affects the plans of what stands for it."""
-    yield from names_for_import(reader, old, new)
-
-
 def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) -> Iterator[ServiceName]:
-    """This node's zone affects the services that prefer their zone; another node affects nothing."""
+    """A change of this node's zone affects services with a topology preference. Other nodes affect nothing."""
     row = new or old
     if row is not None and row.name == node and (old.zone if old else "") != (new.zone if new else ""):
         for service in reader.by(SERVICES, "topology", True):
@@ -329,21 +346,14 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
                 yield from by_policy(reader, None, policy)
 
 
-def by_redirect(reader: Reader, old: PortRedirect | None, new: PortRedirect | None) -> Iterator[ServiceName]:
-    """A redirect affects the service whose port it redirects."""
-    row = new or old
-    if row is not None:
-        yield row.key.service
-
-
 def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:
-    """A peer whose first list is whole affects the plans that list it as awaited."""
+    """A peer that finishes its initial list affects the plans that await it."""
     for source in sources:
         yield from (row.key.service for row in reader.by(PLANS, "awaited", source))
 
 
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
-    """A cluster that comes to be in another region or zone, or to have other labels, affects policies' shares."""
+    """A change of a cluster's region, zone or labels affects the shares of policies."""
     if _where(old) != _where(new):
         for policy in reader.all(POLICIES):
             yield from by_policy(reader, None, policy)
@@ -354,7 +364,7 @@ def _where(row: Cluster | None) -> tuple[str, str, Labels]:
 
 
 def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:
-    """A policy affects its target: a Service of that name, or whatever stands for that import."""
+    """A policy affects its target: a Service of that name, or the services that represent that import."""
     for row in (old, new):
         if row is None:
             continue

@@ -1,4 +1,4 @@
-"""Which policy counts for a service: of several one, in an order that follows from the rows alone."""
+"""Chooses the policy in effect for a service. The order of precedence depends on the rows alone."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ KINDS = {kind: rank for rank, kind in enumerate(get_args(PolicyKind))}
 
 
 def precedence(row: Policy) -> tuple[int, str, str]:
-    """What decides between policies of one target: the least counts."""
+    """Sort key of policies for one target: the smallest is in effect."""
     return (KINDS[row.policy_kind], row.created or UNKNOWN_AGE, row.name)
 
 
-def counting(rows: Iterable[Policy]) -> Policy | None:
-    """The policy that counts of those for one target; one that is invalid has no effect."""
+def effective(rows: Iterable[Policy]) -> Policy | None:
+    """Return the policy in effect among those for one target; ``None`` if all are invalid."""
     return min((row for row in rows if not row.invalid), key=precedence, default=None)
 
 
-def of_service(reader: Reader, of: ResolvedService) -> Policy | None:
-    """The policy that counts for a service."""
-    return found(reader.finder(POLICIES, "target"), of)
+def of_service(reader: Reader, service: ResolvedService) -> Policy | None:
+    """Return the policy in effect for a service."""
+    return effective_policy(reader.finder(POLICIES, "target"), service)
 
 
-def found(by_target: Callable[[Any], Rows | None], of: ResolvedService) -> Policy | None:  # hot:
-    """The same, by a function from a target to the policies for it (``Reader.finder``)."""
-    if of.alone:
+def effective_policy(by_target: Callable[[Any], Rows | None], service: ResolvedService) -> Policy | None:  # hot:
+    """Return the policy in effect for a service, using a pre-built index look-up (``Reader.finder``)."""
+    if service.is_pod:
         return None
-    rows = by_target(("ServiceImport", of.import_of) if of.import_of else ("Service", of.name))
-    return None if rows is None else counting(rows_of(rows))
+    rows = by_target(("ServiceImport", service.import_of) if service.import_of else ("Service", service.name))
+    return None if rows is None else effective(rows_of(rows))

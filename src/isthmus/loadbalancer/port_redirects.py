@@ -1,111 +1,137 @@
-"""Which redirect counts, as rows: for each port of a service in each family, at most one.
+"""Chooses the redirect in effect, as rows: at most one for each port of a service in each family.
 
-Precedence, for each port by itself: local redirects before proxies (a policy that sends calls to the own node means the
-node, whatever stands in between), then the older, then the owner. What an owner states of one port comes before what it
-states of all. One without a target of the port, protocol and family has no effect: no ready pod, no redirect. All
-others wait behind the winner, and the backends of the service behind them: whichever goes, the next one is computed.
+Precedence for each port: local redirects before proxies (a policy that keeps calls on the node applies whatever proxy
+is configured), then the older, then the owner's name. An owner's rule for one port precedes its rule for all ports. A
+redirect without a target of the port, protocol and family has no effect: without a ready pod there is no redirect. When
+the winner is deleted the next one takes effect, and at last the service's own backends.
+
+A redirect for callers of one namespace applies to them instead of the redirect for all callers, unless that one is a
+local redirect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, best
-from isthmus.model.balancing import PlanKey, Target
+from isthmus.model.balancing import Consumer, PlanKey, Target
 from isthmus.model.names import ServiceName
-from isthmus.model.redirects import PortRedirect, Redirect, RedirectedPort
-from isthmus.model.services import Family, Port
+from isthmus.model.redirects import PortRedirect, Redirect, RedirectedPort, Rule
+from isthmus.model.services import Family, Port, Protocol
 from isthmus.model.tables import IMPORTS, PORT_REDIRECTS, REDIRECTS, SERVICES
-from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, each
+from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, per_row, unit_of
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 
 
 def derived() -> DerivedTogether:
-    """The declaration of the table."""
+    """Declare the table."""
     return DerivedTogether(
         PORT_REDIRECTS,
         renew=renew,
-        reads={REDIRECTS: each(by_redirect), SERVICES: by_services, IMPORTS: by_imports},
+        reads={REDIRECTS: per_row(unit_of("service")), SERVICES: by_services, IMPORTS: by_imports},
     )
 
 
 def renew(txn: WriteTxn, services: Iterable[ServiceName]) -> None:
-    """Make the rows of these services what they are computed to be."""
-    present, writes = txn.finder(PORT_REDIRECTS, "service"), PendingWrites(txn, PORT_REDIRECTS)
+    """Compute these services and write the rows that differ."""
+    current, writes = txn.finder(PORT_REDIRECTS, "service"), PendingWrites(txn, PORT_REDIRECTS)
     for service in services:
-        writes.rewrite(present(service), list(compute(txn, service)))
+        writes.rewrite(current(service), list(compute(txn, service)))
     writes.flush()
 
 
 def compute(reader: Reader, service: ServiceName) -> Iterator[PortRedirect]:
-    """Where calls of each port of a service go, in each family; nothing for those that are not redirected."""
+    """Yield the redirect of each redirected port of a service, in each family."""
     rows = sorted(reader.by(REDIRECTS, "service", service), key=order)
+    ruled = [Ruled(row, _by_port(row)) for row in rows]
     for port in _ports(reader, service, rows) if rows else ():
         for family in FAMILIES:
             for original in (False, True):
                 key = RedirectedPort(service, port.port, port.protocol, family, original)
-                if (row := override(rows, key, port_name=port.name)) is not None:
-                    yield row
+                if (redirect := override(ruled, key, port_name=port.name)) is not None:
+                    yield redirect
 
 
-def override(rows: Iterable[Redirect], key: RedirectedPort, *, port_name: str) -> PortRedirect | None:
-    """The first of these redirects, in order of precedence, that has a target for such calls."""
-    for row in rows:
-        if row.kind == "local" and key.original:
+class Ruled(NamedTuple):
+    """A redirect with its rules indexed by port and protocol: service and redirect may have thousands of ports."""
+
+    row: Redirect
+    rules: Mapping[tuple[int, Protocol], Sequence[Rule]]
+
+
+def _by_port(row: Redirect) -> dict[tuple[int, Protocol], Sequence[Rule]]:
+    by_port: dict[tuple[int, Protocol], list[Rule]] = {}
+    for rule in row.rules:
+        by_port.setdefault((rule.port, rule.protocol), []).append(rule)
+    return {**by_port}
+
+
+def override(redirects: Iterable[Ruled], key: RedirectedPort, *, port_name: str) -> PortRedirect | None:
+    """Return the first redirect, in order of precedence, with a target for these calls, and redirects of consumers."""
+    consumers: dict[str, tuple[Redirect, Target]] = {}
+    unrestricted: PortRedirect | None = None
+    for redirect in redirects:
+        row = redirect.row
+        if (row.kind == "local" and key.original) or (not row.callers and unrestricted is not None):
             continue
-        if targets := targets_of(row, key, port_name=port_name):
-            return PortRedirect(key=key, owner=row.owner, kind=row.kind, targets=targets, skip=row.skip)
-    return None
+        if targets := targets_of(redirect, key, port_name=port_name):
+            if row.callers:
+                consumers.setdefault(row.callers, (row, targets[0]))
+            else:
+                unrestricted = PortRedirect(key=key, owner=row.owner, kind=row.kind, targets=targets, skip=row.skip)
+    if not consumers or (unrestricted is not None and unrestricted.kind == "local"):
+        return unrestricted
+    targets_by_namespace = tuple(Consumer(name, target) for name, (_, target) in sorted(consumers.items()))
+    if unrestricted is not None:
+        return replace(unrestricted, consumers=targets_by_namespace)
+    oldest, _ = next(iter(consumers.values()))
+    return PortRedirect(key=key, owner=oldest.owner, kind="proxy", targets=(), consumers=targets_by_namespace)
 
 
 def of_plan(reader: Reader, key: PlanKey) -> PortRedirect | None:
-    """The redirect that counts for calls of a plan."""
-    at = RedirectedPort(key.service, key.port, key.protocol, key.family, key.scope.is_original)
-    return reader.get(PORT_REDIRECTS, at)
-
-
-def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[ServiceName]:
-    """A redirect affects its service."""
-    row = new or old
-    if row is not None:
-        yield row.service
+    """Return the redirect in effect for calls of a plan."""
+    if key.family == "any":
+        return None  # a plan of Envoy, which no redirect applies to
+    redirected_port = RedirectedPort(key.service, key.port, key.protocol, key.family, key.scope.is_original)
+    return reader.get(PORT_REDIRECTS, redirected_port)
 
 
 def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
-    """A Service affects its own redirects, where it has some."""
+    """A Service affects its redirects, if any."""
     redirected = reader.finder(REDIRECTS, "service")
     return [name for old, new in changed if redirected(name := (new or old).name) is not None]
 
 
 def by_imports(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
-    """An import affects the redirects of what stands for it, where there are some."""
+    """An import affects the redirects of its derived Service, if any."""
     redirected = reader.finder(REDIRECTS, "service")
     return [name for old, new in changed if redirected(name := (new or old).derived_service) is not None]
 
 
 def _ports(reader: Reader, service: ServiceName, rows: Iterable[Redirect]) -> Iterable[Port]:
-    """The ports that a service has; where there is none, those that a redirect of an address has."""
-    if (found := best(reader, service)) is not None:
-        return found.ports
+    """Return the ports of a service or its import; without either, those of redirects of an address."""
+    if (service_row := best(reader, service)) is not None:
+        return service_row.ports
     for imported in reader.by(IMPORTS, "service", service):
         return imported.ports
     return [Port("", rule.port, rule.protocol) for row in rows if row.address for rule in row.rules]
 
 
-def targets_of(row: Redirect, key: RedirectedPort, *, port_name: str) -> tuple[Target, ...]:
-    """Where one redirect sends calls of a plan; nowhere where it does not mean them."""
+def targets_of(redirect: Ruled, key: RedirectedPort, *, port_name: str) -> tuple[Target, ...]:
+    """Return the targets to which one redirect sends calls of a port; empty if it does not apply."""
     for number in (key.port, 0):
-        for rule in row.rules:
-            named = rule.port_name is None or rule.port_name == port_name.lower()
-            if rule.port == number and rule.protocol == key.protocol and named:
-                found = tuple(target for target in rule.targets if (":" in target.address) == (key.family == "IPv6"))
-                if found:
-                    return found
+        for rule in redirect.rules.get((number, key.protocol), ()):
+            if rule.port_name is None or rule.port_name == port_name.lower():
+                targets = tuple(target for target in rule.targets if (":" in target.address) == (key.family == "IPv6"))
+                if targets:
+                    return targets
     return ()
 
 
 def order(row: Redirect) -> tuple[bool, str, str]:
-    """What decides between redirects of one port: the least wins."""
+    """Sort key of redirects of one port: the smallest wins."""
     return (row.kind != "local", row.created or UNKNOWN_AGE, row.owner)

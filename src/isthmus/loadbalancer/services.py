@@ -1,7 +1,7 @@
-"""What a service is, over the rows of all sources: its Service from the best source, or else its import.
+"""Resolves a service over the rows of all sources: its Service from the best source, or else its import.
 
-The better source decides the whole service, or a cluster's whole set of endpoints, never single addresses; the other
-surfaces when the better one's rows go (precedence: ``model/sources.py``).
+The better source decides the whole service, or a cluster's whole set of endpoints, never single addresses. The other
+takes effect when the better one's rows are deleted (precedence: ``model/sources.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEFT_ALONE: Final = frozenset({"service.kubernetes.io/service-proxy-name", "serv
 """Labels of Services that kube-proxy and other proxies ignore (Kubernetes: well-known labels)."""
 
 UNKNOWN_AGE: Final = "~"
-"""Sorts after every date: an object of unknown age counts as the youngest."""
+"""Sorts after every date, so an object of unknown age is the youngest."""
 
 Which = Literal["multicluster", "all"]
 Preference = Literal["none", "local", "remote"]
@@ -44,7 +44,7 @@ Locality = Literal["Cluster", "Local"]
 
 
 class ResolvedService(Struct, frozen=True, gc=False):
-    """A service as its calls see it. ``multicluster``: endpoints of other clusters count."""
+    """A service with the settings in effect for its calls. ``multicluster``: endpoints of other clusters are used."""
 
     name: ServiceName
     import_of: ServiceName
@@ -52,7 +52,7 @@ class ResolvedService(Struct, frozen=True, gc=False):
     ports: tuple[Port, ...]
     headless: bool
     exporters: tuple[ClusterName, ...] | None
-    """Of an import: the clusters that export it. None: they do not have to (a global Service), or it is not known."""
+    """Clusters that export the import; ``None`` if unknown, or if no export is needed (a global Service)."""
     affinity: Affinity
     affinity_timeout: int
     internal_policy: Locality
@@ -61,14 +61,14 @@ class ResolvedService(Struct, frozen=True, gc=False):
     preference: Preference
     """Own or other clusters first (``service.cilium.io/affinity``)."""
     consistent: bool
-    alone: bool = False
-    """It is one pod of an import: no policy of the import's shares out its calls."""
+    is_pod: bool = False
+    """It is a single pod of an import: policies of the import do not apply."""
     claimed: bool = False
-    """A MultiClusterService of Karmada claims it: endpoints count of the clusters that Karmada has as its providers."""
+    """A MultiClusterService of Karmada claims it: endpoints of Karmada's provider clusters are used."""
 
 
 class Requested(NamedTuple):
-    """What annotations request."""
+    """Settings requested by annotations."""
 
     distribution: str = ""
     preference: Preference = "none"
@@ -79,14 +79,14 @@ NOTHING_REQUESTED: Final = Requested()
 
 
 def is_multicluster(service: Service) -> bool:
-    """Whether endpoints of other clusters count: a global Service, or one that Karmada spreads over its members."""
+    """True if endpoints of other clusters are used: a global Service, or one that Karmada spreads over its members."""
     if not service.annotations:
         return False
     return is_global(service) or claimed_by(service) is not None
 
 
 def best(reader: Reader, name: ServiceName) -> Service | None:
-    """The row that counts for a service: that of the best source, then by the source's name."""
+    """Return the row in effect for a service: that of the best source, then by the source's name."""
     rows = reader.by(SERVICES, "name", name)
     if len(rows) < 2:
         return rows[0] if rows else None
@@ -94,19 +94,19 @@ def best(reader: Reader, name: ServiceName) -> Service | None:
 
 
 def stands_alone(reader: Reader, row: Import) -> bool:
-    """Whether an import has no derived Service, so that it has to be called by its own addresses."""
+    """True if an import has no derived Service, so that it is called at its own addresses."""
     return not reader.by(SERVICES, "import", row.name)
 
 
-def wanted(service: Service, which: Which) -> bool:
-    """Whether Isthmus answers calls of a Service, redirected or not."""
+def is_answered(service: Service, which: Which) -> bool:
+    """True if Isthmus answers calls of a Service even if it is not redirected."""
     if service.labels and served_elsewhere(service):
         return False
     return which == "all" or bool(service.import_of) or is_multicluster(service)
 
 
 def served_elsewhere(service: Service) -> bool:
-    """Whether a Service has a label by which every proxy but the one it names leaves it alone, as kube-proxy does."""
+    """True if a label tells every proxy but the one it names to ignore a Service, as kube-proxy does."""
     for name, _ in service.labels:  # noqa: SIM110  # hot: no generator for a label or two
         if name in LEFT_ALONE:
             return True
@@ -114,21 +114,21 @@ def served_elsewhere(service: Service) -> bool:
 
 
 def external_policy(service: Service) -> Locality:
-    """The policy for calls from outside; that for inside where a Service is not exposed, where it cannot be set."""
+    """The traffic policy for external calls; the internal one if the Service is not exposed, where it cannot be set."""
     exposed = service.type in ("NodePort", "LoadBalancer") or bool(service.external_ips)
     return service.external_policy if exposed else service.internal_policy
 
 
 def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedService | None:
-    """A service whose calls Isthmus answers; None where there is none, or its calls are left to others."""
+    """Return a service that Isthmus answers; ``None`` if there is none, or if it is left to another proxy."""
     service = best(reader, name)
     if service is not None:
-        return resolved(reader, service) if wanted(service, which) else None
+        return resolved(reader, service) if is_answered(service, which) else None
     return resolved_import(reader, name)
 
 
 def resolved_import(reader: Reader, name: ServiceName) -> ResolvedService | None:
-    """What an import is that no Service stands for, by the name that its derived one would have."""
+    """Resolve an import without a derived Service, by the name that the Service would have."""
     for imported in reader.by(IMPORTS, "service", name):
         if stands_alone(reader, imported):
             return _of_import(name, imported)
@@ -136,13 +136,13 @@ def resolved_import(reader: Reader, name: ServiceName) -> ResolvedService | None
 
 
 def resolved_pod(reader: Reader, name: ServiceName) -> ResolvedService | None:
-    """A pod of an island, which is a service of its own. Only an agent's database has such."""
+    """Resolve a pod of an island, which is a service of its own. Only an agent's database has these rows."""
     pod = reader.get(ISLAND_PODS, name)
     return _of_pod(pod) if pod is not None else None
 
 
 def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
-    """What a Service is with the import that it stands for."""
+    """Resolve a Service together with the import that it represents."""
     import_of, annotations = service.import_of, service.annotations
     imported = reader.get(IMPORTS, import_of) if import_of else None
     requested = _requested(annotations) if annotations else NOTHING_REQUESTED
@@ -168,12 +168,12 @@ def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
 
 
 def no_service(name: ServiceName) -> ResolvedService:
-    """What stands behind an address that is redirected and no service's."""
+    """An empty service for a redirected address that no service has."""
     return _plain(name, import_of=ServiceName(""))
 
 
 def _of_pod(row: IslandPod) -> ResolvedService:
-    return _plain(row.name, import_of=row.import_of, multicluster=True, ports=row.ports, alone=True)
+    return _plain(row.name, import_of=row.import_of, multicluster=True, ports=row.ports, is_pod=True)
 
 
 def _plain(
@@ -182,9 +182,9 @@ def _plain(
     import_of: ServiceName,
     multicluster: bool = False,
     ports: tuple[Port, ...] = (),
-    alone: bool = False,
+    is_pod: bool = False,
 ) -> ResolvedService:
-    """What nothing is requested for."""
+    """A service with default settings."""
     return ResolvedService(
         name=name,
         import_of=import_of,
@@ -199,12 +199,12 @@ def _plain(
         distribution="",
         preference="none",
         consistent=False,
-        alone=alone,
+        is_pod=is_pod,
     )
 
 
 def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceName]:
-    """The services that stand for an import: the one named by its hash, and any that is labelled so."""
+    """Yield the services that represent an import: the one with its derived name, and any labelled with it."""
     for row in rows:
         if row is not None:
             yield row.derived_service
@@ -213,10 +213,10 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
 
 
 def _exporters(service: Service, imported: Import | None) -> tuple[ClusterName, ...] | None:
-    """The clusters that export what a derived Service stands for: by its import, else by its own annotation.
+    """Return the clusters that export a derived Service's import, from the import or else the Service's annotation.
 
-    An import that is deleted is written again, its status after it: until then it names no cluster. A derived Service
-    without the annotation is another implementation's, or an earlier version's.
+    A deleted import is written again before its status is, and names no cluster until then. A derived Service without
+    the annotation is another implementation's, or an earlier version's.
     """
     if imported is not None and imported.clusters:
         return imported.clusters
@@ -250,16 +250,16 @@ def _timeout(row: Import) -> int:
 
 
 def _distribution(value: str) -> str:
-    """PreferClose is PreferSameZone's old name."""
+    """Return the current name of a distribution: PreferClose is the old name of PreferSameZone."""
     return "PreferSameZone" if value == "PreferClose" else value
 
 
 def _requested(annotations: Labels) -> Requested:
-    """Topology mode Auto means the same hints as a distribution that prefers its zone."""
-    found = dict(annotations)
-    preference = found.get(CLUSTER_AFFINITY, found.get(CLUSTER_AFFINITY_ALIAS, ""))
+    """Parse annotations. Topology mode Auto uses the same hints as the distribution PreferSameZone."""
+    values = dict(annotations)
+    preference = values.get(CLUSTER_AFFINITY, values.get(CLUSTER_AFFINITY_ALIAS, ""))
     return Requested(
-        distribution="PreferSameZone" if found.get(TOPOLOGY_MODE, "").lower() == "auto" else "",
+        distribution="PreferSameZone" if values.get(TOPOLOGY_MODE, "").lower() == "auto" else "",
         preference="local" if preference == "local" else "remote" if preference == "remote" else "none",
-        consistent=found.get(ALGORITHM) == "maglev",
+        consistent=values.get(ALGORITHM) == "maglev",
     )

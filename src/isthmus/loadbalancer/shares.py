@@ -1,6 +1,6 @@
-"""Where the calls of a plan go: the part that each cluster, and each tier of its policy, has of them.
+"""Computes each cluster's and each policy tier's share of a plan's calls.
 
-Read off the plan, so the kernel, a status and an explanation cannot differ. What a node has ejected is not in it.
+Shares are read from the plan itself, so the kernel, a status and an explanation agree. They ignore a node's ejections.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from isthmus.model.names import ClusterName
 from isthmus.model.policies import Policy, Share, Tier
 
 SHOWN: Final = 8
-"""Clusters that are shown with their part; the others are counted."""
+"""Number of clusters shown with their share; the others are only counted."""
 
 
 class TierShare(Struct, frozen=True):
-    """A tier of a policy as a plan has it now."""
+    """A tier of a policy and its share of a plan's calls."""
 
     tier: int
-    """From 1, as the policy lists them."""
+    """Position in the policy, from 1."""
     clusters: str
     part: float
-    """Of all calls, 0 to 1."""
+    """Share of all calls, 0 to 1."""
     usable: int
     wanted: str
-    """As the policy has it: a count or a percentage."""
+    """The tier's minimum as the policy states it: a count or a percentage."""
 
 
 def by_cluster(plan: Plan) -> dict[ClusterName, float]:
-    """The part of the calls that each cluster has, 0 to 1; clusters without any are not there."""
-    called = [group for group in plan.groups if group.tier == 0 and group.targets]
-    total = sum(group.weight for group in called)
+    """Return each cluster's share of the calls, 0 to 1, without clusters that get none."""
+    active = [group for group in plan.groups if group.tier == 0 and group.targets]
+    total = sum(group.weight for group in active)
     parts: dict[ClusterName, float] = {}
-    for group in called:
+    for group in active:
         for target in group.targets:
             parts[target.cluster] = parts.get(target.cluster, 0.0) + group.weight / total / len(group.targets)
     return parts
 
 
 def text(parts: Mapping[ClusterName, float]) -> str:
-    """``c1 90%, c2 10%``, the greatest first; ``none`` without any."""
+    """Format shares as ``c1 90%, c2 10%``, largest first, or ``none``."""
     ranked = sorted(parts.items(), key=lambda each: (-each[1], each[0]))
     shown = [f"{name} {100 * part:.3g}%" for name, part in ranked[:SHOWN]]
     more = len(ranked) - len(shown)
@@ -53,16 +53,16 @@ def text(parts: Mapping[ClusterName, float]) -> str:
 
 
 def by_tier(plan: Plan, policy: Policy, clusters: Clusters) -> tuple[TierShare, ...]:
-    """Every tier of a plan's policy, also those that have no calls now."""
+    """Return every tier of a plan's policy, including tiers that get no calls now."""
     targets = [target for group in plan.groups for target in group.targets]
-    where = positions({target.cluster for target in targets}, policy.tiers, clusters)
+    tier_of = positions({target.cluster for target in targets}, policy.tiers, clusters)
     parts = by_cluster(plan)
     return tuple(
         TierShare(
             tier=number + 1,
             clusters=", ".join(map(_spelled, tier.shares)),
-            part=sum(part for name, part in parts.items() if where[name][0] == number),
-            usable=sum(where[target.cluster][0] == number for target in targets),
+            part=sum(part for name, part in parts.items() if tier_of[name][0] == number),
+            usable=sum(tier_of[target.cluster][0] == number for target in targets),
             wanted=_wanted(tier),
         )
         for number, tier in enumerate(policy.tiers)

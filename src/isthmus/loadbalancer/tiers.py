@@ -1,25 +1,25 @@
-"""How what may be reached is shared out: the tiers and weights of a policy, flattened to groups.
+"""Flattens the tiers and weights of a policy into the groups of a plan.
 
-The rule, the same for the kernel and for a proxy. A tier has ``usable`` backends, wants ``M`` of them (a count, or a
-percentage of the backends known, rounded up) and takes ``min(1, usable / M)`` of the calls that the tiers before it
-leave; where the last tier leaves some, all shares are scaled to make one. Within a tier, calls go to the shares that
-have something usable, by weight; where none has a weight, to all backends alike. Weight 0 is never called.
+The rule is the same for the kernel and for a proxy. A tier has ``usable`` backends and a minimum ``M`` (a count, or a
+percentage of the eligible backends, rounded up). It takes ``min(1, usable / M)`` of the calls that earlier tiers leave;
+if the last tier leaves some, all parts are scaled to sum to one. Within a tier, calls are split by weight among the
+shares with usable backends; if no share has a weight, evenly among all backends. Weight 0 is never called.
 
-What is being drained has a part of its share left, in percent. A tier counts for as much as the backend of it that has
-most left, and so does a share within its tier; within a share, each backend counts for what it has left. So a drained
-cluster's calls decrease evenly to none, and those of a drained node go to the other backends of its share.
+A drain leaves each backend a percentage of its share. A tier is scaled by the largest percentage among its backends,
+and so is a share within its tier; within a share, each backend is weighted by its own percentage. So a drained
+cluster's calls decrease evenly to none, and those of a drained node move to the other backends of its share.
 
-What stands for the endpoints of an island counts as so many backends.
+A backend that represents an island's endpoints is weighted by their number.
 
-Every group with calls is of tier 0 in the plan, with an integer weight. What has none now is a fallback, in order, for
-the kernel to use when it finds all of tier 0 dead. Nothing here remembers: hysteresis belongs to what judges health.
+Every group with calls has tier 0 in the plan and an integer weight. Groups without calls are fallbacks, in order, which
+the kernel uses when all of tier 0 is dead. Nothing here keeps state: hysteresis belongs to health checking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from math import gcd, lcm
+from math import floor, gcd, lcm
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from isthmus.loadbalancer.selection import Clusters, Reasons, ignore
 from isthmus.model import chunked
 from isthmus.model.balancing import Backend, BackendKey, Group, Target
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Share, Tier
 
@@ -37,45 +38,44 @@ MAX_TOTAL_WEIGHT: Final = 1_000_000
 """Sum of integer weights up to which shares are exact; beyond it they are rounded to a millionth."""
 
 SharePosition = tuple[int, int]
-"""A share by its position: of the tier, and in it."""
-
+"""A share's position: index of its tier, and index within the tier."""
 
 Positions = Mapping[ClusterName, SharePosition]
-"""The share that each cluster belongs to; a cluster that no share means is not there."""
+"""The share that each cluster belongs to, without clusters that match no share."""
 
-Left = Mapping[BackendKey, int]
-"""Percent of its share that each backend has left; 100 for those that are not there."""
+PercentLeft = Mapping[BackendKey, int]
+"""Percentage of its share that each backend has left; 100 for backends that are missing."""
 
 WHOLE: Final = 100
-NOTHING_DRAINED: Final[Left] = {}
+NOTHING_DRAINED: Final[PercentLeft] = {}
 
 
-class Sized(NamedTuple):
-    """A tier with what it can reach: the backends of each share that counts, and how many it wants."""
+class SizedTier(NamedTuple):
+    """A tier with its usable backends by share (shares of weight 0 left out) and its minimum."""
 
     shares: tuple[tuple[Share, list[Backend]], ...]
-    wanted: int
+    minimum: int
 
     @property
     def usable(self) -> int:
-        """Backends that calls can reach."""
+        """Number of usable backends, with each island's endpoints counted."""
         return sum(backend.count for _, backends in self.shares for backend in backends)
 
 
 def named(
     backends: Sequence[Backend], tiers: Sequence[Tier], *, positions: Positions, reasons: Reasons = ignore
 ) -> Sequence[Backend]:
-    """The backends of clusters that a policy calls at all."""
+    """Return the backends of clusters to which the policy gives calls."""
     left_out = {name: _uncalled(tiers, positions.get(name)) for name in {backend.key.cluster for backend in backends}}
     if not any(left_out.values()):
         return backends
-    left: list[Backend] = []
+    kept: list[Backend] = []
     for backend in backends:
         if reason := left_out[backend.key.cluster]:
             reasons(backend, reason)
         else:
-            left.append(backend)
-    return left
+            kept.append(backend)
+    return kept
 
 
 def _uncalled(tiers: Sequence[Tier], position: SharePosition | None) -> str:
@@ -90,33 +90,37 @@ def groups(
     tiers: Sequence[Tier],
     *,
     positions: Positions,
-    known: Sequence[Backend] = (),
-    left: Left = NOTHING_DRAINED,
+    eligible: Sequence[Backend] = (),
+    percent_left: PercentLeft = NOTHING_DRAINED,
 ) -> tuple[Group, ...]:
-    """The groups of a plan; none where nothing is to be reached. ``known``: whatever its readiness, for percentages.
+    """Return the groups of a plan; empty if ``chosen`` is.
 
-    ``left``: of what is being drained; all that is chosen has some left, or none of it has.
+    ``eligible``: backends of any readiness, the base of a percentage minimum. ``percent_left``: of backends that are
+    being drained; either all chosen backends have some left, or none has.
     """
-    if not any(left.values()):
-        left = NOTHING_DRAINED
+    if not any(percent_left.values()):
+        percent_left = NOTHING_DRAINED
     if not tiers:
-        if len(set(left.values())) > 1:
-            return _fewer(_of_tier(0, _by_mass(chosen, left)), [])
+        if len(set(percent_left.values())) > 1:
+            return _fewer(_of_tier(0, _by_mass(chosen, percent_left)), [])
         return together(chosen)
-    sized = _sized(chosen, tiers, positions, known)
-    most = [_most(each, left) for each in sized]
-    parts = shares([each.usable for each in sized], [each.wanted for each in sized], most)
-    parted = list(zip(parts, sized, strict=True))
-    called = [
-        (part * fraction, backends) for part, each in parted if part for fraction, backends in _by_weight(each, left)
+    sized = _sized(chosen, tiers, positions, eligible)
+    max_left = [_max_percent_left(each, percent_left) for each in sized]
+    parts = shares([each.usable for each in sized], [each.minimum for each in sized], max_left)
+    tier_parts = list(zip(parts, sized, strict=True))
+    weighted = [
+        (part * fraction, backends)
+        for part, each in tier_parts
+        if part
+        for fraction, backends in _by_weight(each, percent_left)
     ]
-    behind = [each for part, each in parted if not part and each.usable]
-    fallbacks = [group for tier, each in enumerate(behind, 1) for group in _of_tier(tier, _by_weight(each, left))]
-    return _fewer(_of_tier(0, called), fallbacks)
+    idle = [each for part, each in tier_parts if not part and each.usable]
+    fallbacks = [group for tier, each in enumerate(idle, 1) for group in _of_tier(tier, _by_weight(each, percent_left))]
+    return _fewer(_of_tier(0, weighted), fallbacks)
 
 
 def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
-    """All that is chosen, alike: in one group unless something stands for several; none where nothing is."""
+    """Spread calls evenly: one group, or several if backends represent different numbers of endpoints."""
     if len(chosen) == 1:
         return (Group(_targets(chosen)),)
     if any(backend.stands_for > 1 for backend in chosen):
@@ -124,114 +128,119 @@ def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
     return (Group(_targets(chosen)),) if chosen else ()
 
 
-def behind_each_other(steps: Iterable[tuple[Group, ...]]) -> tuple[Group, ...]:
-    """The groups of each step as fallbacks of those before it."""
-    first, *others = steps
-    if not others:
+def in_sequence(steps: Iterable[tuple[Group, ...]]) -> tuple[Group, ...]:
+    """Join the groups of several steps, those of each step as fallbacks of the steps before it."""
+    first, *fallbacks = steps
+    if not fallbacks:
         return first
-    found = list(first)
-    for step in others:
-        tier = found[-1].tier + 1 if found else 0
-        found += [replace(group, tier=tier + group.tier) for group in step]
-    called = [group for group in found if group.tier == 0]
-    return _fewer(called, found[len(called) :])
+    joined = list(first)
+    for step in fallbacks:
+        tier = joined[-1].tier + 1 if joined else 0
+        joined += [replace(group, tier=tier + group.tier) for group in step]
+    weighted = [group for group in joined if group.tier == 0]
+    return _fewer(weighted, joined[len(weighted) :])
 
 
-def shares(usable: Sequence[int], wanted: Sequence[int], left: Sequence[int] | None = None) -> list[Fraction]:
-    """The part of all calls that each tier takes; all are 0 where nothing is usable. ``left``: of each, in percent."""
+def shares(usable: Sequence[int], minimums: Sequence[int], max_left: Sequence[int] | None = None) -> list[Fraction]:
+    """Return each tier's part of all calls; all 0 if nothing is usable. ``max_left``: each tier's percentage left."""
     remaining, parts = Fraction(1), []
-    for count, minimum, most in zip(usable, wanted, left or [WHOLE] * len(usable), strict=True):
-        parts.append(remaining * min(Fraction(1), Fraction(count, minimum)) * Fraction(most, WHOLE))
+    for count, minimum, percent in zip(usable, minimums, max_left or [WHOLE] * len(usable), strict=True):
+        parts.append(remaining * min(Fraction(1), Fraction(count, minimum)) * Fraction(percent, WHOLE))
         remaining -= parts[-1]
     total = sum(parts)
     return [part / total for part in parts] if total else parts
 
 
 def _sized(
-    chosen: Sequence[Backend], tiers: Sequence[Tier], positions: Positions, known: Sequence[Backend]
-) -> list[Sized]:
-    usable, all_known = _members(chosen, positions), _members(known, positions)
-    found: list[Sized] = []
+    chosen: Sequence[Backend], tiers: Sequence[Tier], positions: Positions, eligible: Sequence[Backend]
+) -> list[SizedTier]:
+    usable, eligible_by_share = _members(chosen, positions), _members(eligible, positions)
+    sized: list[SizedTier] = []
     for number, tier in enumerate(tiers):
-        counting = [(at, share) for at, share in enumerate(tier.shares) if share.weight != 0]
-        there = sum(each.count for at, _ in counting for each in all_known.get((number, at), ()))
-        wanted = -(-tier.min_percent * there // 100) if tier.min_percent else tier.min_healthy
-        reached = tuple((share, usable[number, at]) for at, share in counting if (number, at) in usable)
-        found.append(Sized(reached, max(1, wanted)))
-    return found
+        counting = [(index, share) for index, share in enumerate(tier.shares) if share.weight != 0]
+        total = sum(each.count for index, _ in counting for each in eligible_by_share.get((number, index), ()))
+        minimum = -(-tier.min_percent * total // 100) if tier.min_percent else tier.min_healthy
+        reached = tuple((share, usable[number, index]) for index, share in counting if (number, index) in usable)
+        sized.append(SizedTier(reached, max(1, minimum)))
+    return sized
 
 
 def positions(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> Positions:
-    """The one share of each cluster: the first by its name, else by region, zone and labels, else as any other."""
-    found: dict[ClusterName, SharePosition] = {}
+    """Return the share of each cluster: the first that names it, else one that selects it, else ``*`` (any other)."""
+    by_cluster: dict[ClusterName, SharePosition] = {}
     shares = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
     for name in names:
         ranked = [(match, place) for share, place in shares if (match := _match(share, name, clusters)) is not None]
         if ranked:
-            found[name] = min(ranked)[1]
-    return found
+            by_cluster[name] = min(ranked)[1]
+    return by_cluster
 
 
 def tiers_called(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> dict[ClusterName, int]:
-    """The number of the tier of each cluster that a policy calls; one that it never calls is not there."""
-    found = positions(names, tiers, clusters)
-    return {name: position[0] for name, position in found.items() if not _uncalled(tiers, position)}
+    """Return the tier index of each cluster, without clusters that the policy never calls."""
+    by_cluster = positions(names, tiers, clusters)
+    return {name: position[0] for name, position in by_cluster.items() if not _uncalled(tiers, position)}
 
 
 def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
-    """How exactly a share means a cluster, 0 best; None: not at all."""
+    """Rank of a share's match of a cluster, 0 the most specific; ``None`` if it does not match."""
     if share.cluster == name or (share.cluster == THIS_CLUSTER and name == clusters.own):
         return 0
     if share.region or share.zone or share.labels:
-        row = clusters.known.get(name)
-        there = row is not None and share.region in ("", row.region) and share.zone in ("", row.zone)
-        return 1 if there and row is not None and set(share.labels) <= set(row.labels) else None
+        row = clusters.rows.get(name)
+        return 1 if row is not None and selects(share, row) else None
     return 2 if share.cluster == ANY_OTHER else None
+
+
+def selects(share: Share, row: Cluster) -> bool:
+    """True if a cluster has the region, zone and labels of a share."""
+    located = share.region in ("", row.region) and share.zone in ("", row.zone)
+    return located and set(share.labels) <= set(row.labels)
 
 
 def _members(backends: Iterable[Backend], positions: Positions) -> dict[SharePosition, list[Backend]]:  # hot:
     by_cluster: dict[ClusterName, list[Backend]] = {}
     for backend in backends:
         by_cluster.setdefault(backend.key.cluster, []).append(backend)
-    found: dict[SharePosition, list[Backend]] = {}
+    by_share: dict[SharePosition, list[Backend]] = {}
     for name, members in by_cluster.items():
         if (position := positions.get(name)) is not None:
-            found.setdefault(position, []).extend(members)
-    return found
+            by_share.setdefault(position, []).extend(members)
+    return by_share
 
 
-def _by_weight(tier: Sized, left: Left) -> list[tuple[Fraction, list[Backend]]]:
-    """The groups of a tier with their parts of its calls. Beside shares that have a weight, none counts as 1."""
+def _by_weight(tier: SizedTier, percent_left: PercentLeft) -> list[tuple[Fraction, list[Backend]]]:
+    """Groups of a tier with their parts of its calls. A share without a weight beside weighted ones has weight 1."""
     if all(share.weight is None for share, _ in tier.shares):
-        return _by_mass([backend for _, backends in tier.shares for backend in backends], left)
+        return _by_mass([backend for _, backends in tier.shares for backend in backends], percent_left)
     weights = [
-        (1 if share.weight is None else share.weight) * max(left.get(each.key, WHOLE) for each in backends)
+        (1 if share.weight is None else share.weight) * max(percent_left.get(each.key, WHOLE) for each in backends)
         for share, backends in tier.shares
     ]
     return [
         (Fraction(weight, sum(weights)) * part, group)
         for weight, (_, backends) in zip(weights, tier.shares, strict=True)
-        for part, group in _by_mass(backends, left)
+        for part, group in _by_mass(backends, percent_left)
     ]
 
 
-def _by_mass(backends: Sequence[Backend], left: Left) -> list[tuple[Fraction, list[Backend]]]:
-    """Groups of backends that count as much as each other, with their parts of the calls of all.
+def _by_mass(backends: Sequence[Backend], percent_left: PercentLeft) -> list[tuple[Fraction, list[Backend]]]:
+    """Split backends into groups of equal mass, each with its part of the calls.
 
-    A backend counts for what it has left, as often as it stands for endpoints of an island.
+    A backend's mass is its percentage left times the number of endpoints that it represents.
     """
-    if not left and not any(backend.stands_for > 1 for backend in backends):
+    if not percent_left and not any(backend.stands_for > 1 for backend in backends):
         return [(Fraction(1), list(backends))]
-    found: dict[int, list[Backend]] = {}
+    by_mass: dict[int, list[Backend]] = {}
     for backend in backends:
-        found.setdefault(left.get(backend.key, WHOLE) * backend.count, []).append(backend)
-    total = sum(each * len(group) for each, group in found.items())
-    return [(Fraction(each * len(group), total), group) for each, group in sorted(found.items(), reverse=True)]
+        by_mass.setdefault(percent_left.get(backend.key, WHOLE) * backend.count, []).append(backend)
+    total = sum(each * len(group) for each, group in by_mass.items())
+    return [(Fraction(each * len(group), total), group) for each, group in sorted(by_mass.items(), reverse=True)]
 
 
-def _most(tier: Sized, left: Left) -> int:
-    """What the backend of a tier that has most left has, in percent."""
-    return max((left.get(each.key, WHOLE) for _, backends in tier.shares for each in backends), default=WHOLE)
+def _max_percent_left(tier: SizedTier, percent_left: PercentLeft) -> int:
+    """Largest undrained percentage among a tier's backends."""
+    return max((percent_left.get(each.key, WHOLE) for _, backends in tier.shares for each in backends), default=WHOLE)
 
 
 def _of_tier(tier: int, weighted: Sequence[tuple[Fraction, list[Backend]]]) -> list[Group]:
@@ -240,26 +249,26 @@ def _of_tier(tier: int, weighted: Sequence[tuple[Fraction, list[Backend]]]) -> l
 
 
 def _integers(parts: Sequence[Fraction]) -> list[int]:
-    """Integer weights in the same proportions, as small as can be; each at least 1."""
+    """Return the smallest integer weights in the same proportions, each at least 1."""
     common = lcm(*(part.denominator for part in parts))
-    exact = [int(part * common) for part in parts]
+    exact = [floor(part * common) for part in parts]
     least = gcd(*exact) or 1
     if sum(exact) // least <= MAX_TOTAL_WEIGHT:
         return [weight // least for weight in exact]
     return [max(1, round(part / sum(parts) * MAX_TOTAL_WEIGHT)) for part in parts]
 
 
-def _fewer(called: list[Group], fallbacks: list[Group]) -> tuple[Group, ...]:
-    """No more groups than there is room for. The last of those that are called are joined, and the last fallbacks."""
+def _fewer(weighted: list[Group], fallbacks: list[Group]) -> tuple[Group, ...]:
+    """Limit the number of groups to MAX_GROUPS by joining the last called groups, and the last fallbacks."""
     room = MAX_GROUPS - (1 if fallbacks else 0)
-    called = _joined(called, room)
-    return (*called, *_joined(fallbacks, MAX_GROUPS - len(called)))
+    weighted = _joined(weighted, room)
+    return (*weighted, *_joined(fallbacks, MAX_GROUPS - len(weighted)))
 
 
-def _joined(found: list[Group], room: int) -> list[Group]:
-    if len(found) <= room:
-        return found
-    kept, rest = found[: room - 1], found[room - 1 :]
+def _joined(groups: list[Group], room: int) -> list[Group]:
+    if len(groups) <= room:
+        return groups
+    kept, rest = groups[: room - 1], groups[room - 1 :]
     targets = sorted({target for group in rest for target in group.targets})
     return [*kept, Group(chunked.sequence(targets), rest[0].tier, sum(group.weight for group in rest))]
 
@@ -269,11 +278,11 @@ def _targets(backends: Sequence[Backend]) -> Sequence[Target]:  # hot:
         key = backends[0].key
         return (Target(key.address, key.port, key.protocol, key.cluster, backends[0].stands_for > 0),)
     pairs = [(backend.key, backend.stands_for > 0) for backend in backends]
-    found = [Target(key.address, key.port, key.protocol, key.cluster, proxy) for key, proxy in pairs]
-    found.sort()
-    return tuple(found) if len(found) <= chunked.SMALL else chunked.sequence(found)
+    targets = [Target(key.address, key.port, key.protocol, key.cluster, proxy) for key, proxy in pairs]
+    targets.sort()
+    return tuple(targets) if len(targets) <= chunked.SMALL else chunked.sequence(targets)
 
 
 def target(key: BackendKey) -> Target:
-    """What a plan has of a backend."""
+    """The target that represents a backend in a plan."""
     return Target(key.address, key.port, key.protocol, key.cluster)

@@ -1,8 +1,8 @@
-"""A service as one unit: its frontends, backends and plans, computed one from the other and written in one go.
+"""Computes the frontends, backends and plans of a service as one unit and writes them in one transaction.
 
-What is the same for all services of a batch is looked up once. Rules are those of :mod:`.frontends`, :mod:`.backends`
-and :mod:`.plans`; the one shortcut here, a Service whose addresses nobody else claims, is taken for each service by
-look-ups of its own rows, and the general rule is what it falls back to (and what tests compare it with).
+Inputs that all services of a batch share are looked up once. The rules are those of :mod:`.frontends`, :mod:`.backends`
+and :mod:`.plans`. The one shortcut here, for a Service whose addresses have no other claimant, needs only look-ups of
+its own rows and falls back to the general rule, which tests compare it with.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from isthmus.loadbalancer import affected, backends, drains, frontends, islands, members, plans
+from isthmus.loadbalancer import affected, backends, drains, envoy, frontends, gateways, islands, members, plans
 from isthmus.loadbalancer.backends import PartCache, Viewpoint
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import Large
-from isthmus.loadbalancer.plans import Outlook
-from isthmus.loadbalancer.services import ResolvedService, Which, best, resolved, resolved_import, resolved_pod, wanted
+from isthmus.loadbalancer.plans import PlanContext
+from isthmus.loadbalancer.services import (
+    ResolvedService,
+    Which,
+    best,
+    is_answered,
+    resolved,
+    resolved_import,
+    resolved_pod,
+)
 from isthmus.model.balancing import Backend, Frontend, Plan
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
@@ -27,6 +35,7 @@ from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
+    ENVOY_CHECKS,
     FRONTENDS,
     GATEWAY_CHECKS,
     IMPORTS,
@@ -39,6 +48,7 @@ from isthmus.model.tables import (
     PORT_REDIRECTS,
     PROBES,
     REDIRECTS,
+    REFUSED_GATEWAYS,
     SERVICES,
     XDS_SERVED,
 )
@@ -48,16 +58,16 @@ from isthmus.statedb import (
     PendingWrites,
     Rows,
     WriteTxn,
-    each,
     pending,
+    per_row,
     rewrite,
     rows_of,
 )
 
 GIVING: Final = ((IMPORTS, "service"), (ISLAND_PODS, "name"), (REDIRECTS, "service"))
-"""Whose rows give a service frontends that has no row itself."""
+"""Tables whose rows give frontends to a service without a Service row."""
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
-OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
+OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, ENVOY_CHECKS, GATEWAY_CHECKS, REFUSED_GATEWAYS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES, *OF_ISLANDS)
 OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
 
@@ -65,9 +75,9 @@ OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
 def derived(
     cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules, large: int = members.LARGE
 ) -> DerivedTogether:
-    """The declaration of the three tables, as this node of this cluster sees them.
+    """Declare the three tables for a node of a cluster.
 
-    ``large``: backends above which the changes of a service's endpoints are followed, where they can be.
+    ``large``: number of backends above which changes of endpoints are applied incrementally, if possible.
     """
     return DerivedTogether(
         FRONTENDS,
@@ -80,15 +90,17 @@ def derived(
             NODES: partial(affected.by_nodes, node=node),
             REDIRECTS: partial(affected.by_redirects, node=node),
             PORT_REDIRECTS: affected.by_port_redirects,
-            POLICIES: each(plans.by_policy),
+            POLICIES: per_row(plans.by_policy),
             PROBES: affected.by_probes,
             CLUSTERS: affected.by_clusters,
-            OWN_RANGES: each(backends.by_own_ranges),
-            DRAINING: each(drains.affected),
+            OWN_RANGES: per_row(backends.by_own_ranges),
+            DRAINING: per_row(drains.affected),
             ISLAND_PODS: affected.by_island_pods,
-            ISLAND_LISTENERS: each(islands.by_listener),
-            XDS_SERVED: each(islands.by_served),
-            GATEWAY_CHECKS: each(islands.by_check),
+            ISLAND_LISTENERS: per_row(islands.by_listener),
+            XDS_SERVED: per_row(islands.by_served),
+            ENVOY_CHECKS: per_row(envoy.by_check),
+            GATEWAY_CHECKS: per_row(islands.by_check),
+            REFUSED_GATEWAYS: per_row(gateways.by_refused),
         },
         awaits={
             FRONTENDS: lambda reader: pending(reader, OF_FRONTENDS),
@@ -101,7 +113,11 @@ def derived(
 
 
 class Units:
-    """Renews services; ``_parts`` and ``_followed`` save work and change no result."""
+    """Renews services. The caches ``_parts`` and ``_followed`` save work and change no result.
+
+    Invariant: a service is in at most one of them. One in ``_followed`` is popped before anything else of it is
+    computed, so an exception leaves it to be computed as a whole the next time.
+    """
 
     def __init__(
         self, cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules, large: int = members.LARGE
@@ -115,51 +131,67 @@ class Units:
         self._followed: dict[ServiceName, Large] = {}
 
     def renew(self, txn: WriteTxn, services: Dirty) -> None:  # hot:
-        """Make the rows of these services what they are computed to be."""
-        at = backends.viewpoint(txn, self._cluster)
-        by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
-        if remaining := self._not_followed(txn, services, at=at, by=by) if self._followed else services:
-            self._compute(txn, remaining, at=at, by=by)
+        """Compute these services and write the rows that differ."""
+        view = backends.viewpoint(txn, self._cluster)
+        context = plans.plan_context(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
+        if remaining := self._not_followed(txn, services, view=view, context=context) if self._followed else services:
+            self._compute(txn, remaining, view=view, context=context)
 
-    def _not_followed(self, txn: WriteTxn, services: Dirty, *, at: Viewpoint, by: Outlook) -> list[ServiceName]:
-        """Those whose rows have to be computed, after the others have followed the changes of their endpoints."""
+    def _not_followed(
+        self, txn: WriteTxn, services: Dirty, *, view: Viewpoint, context: PlanContext
+    ) -> list[ServiceName]:
+        """Apply changes of endpoints to the followed services; return the services left to compute as a whole."""
         remaining: list[ServiceName] = []
         for name, endpoints in services.items():
             large = self._followed.pop(name, None)
-            if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
+            if (
+                large is not None
+                and endpoints is not None
+                and members.follow(txn, large, endpoints, view=view, context=context)
+            ):
                 self._followed[name] = large
             else:
                 remaining.append(name)
         return remaining
 
-    def _compute(self, txn: WriteTxn, services: Collection[ServiceName], *, at: Viewpoint, by: Outlook) -> None:  # hot:
+    def _compute(
+        self, txn: WriteTxn, services: Collection[ServiceName], *, view: Viewpoint, context: PlanContext
+    ) -> None:  # hot:
         which, parts = self._which, self._parts
         claims = Claims(txn, self._node, which=which, rules=self._rules)
         listed = txn.finder(SERVICES, "name")
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
         of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
-        present = dict(zip(services, map(listed, services), strict=True))
-        if withdrawn := claims.withdraw([name for name, stored in present.items() if stored is None]):
+        stored_rows = dict(zip(services, map(listed, services), strict=True))
+        if withdrawn := claims.withdraw([name for name, stored in stored_rows.items() if stored is None]):
             of_backends.withdraw(map(answering, withdrawn))
             of_plans.withdraw(map(planned, withdrawn))
             for name in withdrawn:
                 parts.pop(name, None)
-                del present[name]
-        for name, stored in present.items():
+                del stored_rows[name]
+        for name, stored in stored_rows.items():
             row = best(txn, name) if type(stored) is dict else stored
-            ours = row is not None and wanted(row, which)
-            called = claims.renew(name, stored, ours=ours)
+            managed = row is not None and is_answered(row, which)
+            service_frontends = claims.renew(name, stored, managed=managed)
             subject = resolved(txn, row) if row is not None else resolved_import(txn, name) or resolved_pod(txn, name)
-            found: Collection[Backend] = ()
-            if subject is not None and (row is None or ours):
-                found = backends.of_service(txn, subject, at=at, cache=parts)
+            service_backends: Collection[Backend] = ()
+            if subject is not None and (row is None or managed or (service_frontends and _is_proxied(context, name))):
+                service_backends = backends.of_service(txn, subject, view=view, cache=parts)
             elif parts:
                 parts.pop(name, None)
-            of_backends.rewrite(answering(name), found)
-            wants = plans.of_service(txn, name, subject, frontends=called, backends=found, by=by) if called else ()
-            of_plans.rewrite(planned(name), wants)
-            if len(found) > self._large:
-                self._follow(txn, subject, called, found, wants, at=at, by=by)
+            of_backends.rewrite(answering(name), service_backends)
+            service_plans = (
+                plans.of_service(
+                    txn, name, subject, frontends=service_frontends, backends=service_backends, context=context
+                )
+                if service_frontends
+                else ()
+            )
+            of_plans.rewrite(planned(name), service_plans)
+            if len(service_backends) > self._large:
+                self._follow(
+                    txn, subject, service_frontends, service_backends, service_plans, view=view, context=context
+                )
         for writes in (claims.writes, of_backends, of_plans):
             writes.flush()
 
@@ -167,27 +199,40 @@ class Units:
         self,
         txn: WriteTxn,
         subject: ResolvedService | None,
-        called: Sequence[Frontend],
-        found: Collection[Backend],
-        wants: Sequence[Plan],
+        service_frontends: Sequence[Frontend],
+        service_backends: Collection[Backend],
+        service_plans: Sequence[Plan],
         *,
-        at: Viewpoint,
-        by: Outlook,
+        view: Viewpoint,
+        context: PlanContext,
     ) -> None:
-        """Follow a service that was just computed, where that can be done; its parts are not needed then."""
+        """Apply later changes of a service just computed incrementally, if possible; its cached parts are dropped."""
         if subject is None:
             return
         parts = self._parts.get(subject.name)
-        if parts is not None and sum(len(part.backends) for part in parts.values()) != len(found):
-            return  # some are in several parts
-        large = members.large(txn, subject, found=found, plans=wants, ports=plans.port_names(called), at=at, by=by)
+        if parts is not None and sum(len(part.backends) for part in parts.values()) != len(service_backends):
+            return  # some endpoints are in several parts
+        large = members.large(
+            txn,
+            subject,
+            backends=service_backends,
+            plans=service_plans,
+            ports=plans.port_names(service_frontends),
+            view=view,
+            context=context,
+        )
         if large is not None:
             self._followed[subject.name] = large
             self._parts.pop(subject.name, None)
 
 
+def _is_proxied(context: PlanContext, name: ServiceName) -> bool:
+    """True if a proxy takes calls of the service: its own backends are fallbacks even if kube-proxy serves it."""
+    return any(row.kind == "proxy" for row in rows_of(context.redirected(name)))
+
+
 class Claims:
-    """The addresses of services in one batch."""
+    """Writes the frontends of services in one batch."""
 
     def __init__(self, txn: WriteTxn, node: str, *, which: Which, rules: ClaimRules) -> None:
         self._txn = txn
@@ -202,47 +247,47 @@ class Claims:
         self._called = txn.finder(FRONTENDS, "service")
         self.writes = PendingWrites(txn, FRONTENDS)
 
-    def renew(self, name: ServiceName, stored: Rows, *, ours: bool) -> Sequence[Frontend]:  # hot:
-        """Have the frontends of a service written; returns those it has.
+    def renew(self, name: ServiceName, stored: Rows, *, managed: bool) -> Sequence[Frontend]:  # hot:
+        """Write the frontends of a service and return them.
 
-        ``stored``: its rows, as an index has them, or None. ``ours``: Isthmus answers for the one that counts.
+        ``stored``: its Service rows as the index returns them. ``managed``: Isthmus answers calls of the best of them.
         """
-        present = self._called(name)
-        if self._simple(name, stored, present):
-            found = frontends.uncontested(stored) if ours else []
-            self.writes.rewrite(present, found)
-            return found
+        current = self._called(name)
+        if self._is_uncontested(name, stored, current):
+            rows = frontends.uncontested(stored) if managed else []
+            self.writes.rewrite(current, rows)
+            return rows
         self.writes.flush()
         return self._compared(name, rows_of(self._called(name)))
 
     def withdraw(self, names: Sequence[ServiceName]) -> Sequence[ServiceName]:  # hot:
-        """Delete the frontends of services without a row; gives these services.
+        """Delete the frontends of services whose rows are deleted. Returns those that have no frontends left.
 
-        Without those that have frontends still, since something else stands for them or redirects them. Who else claims
-        an address of theirs is affected too, and is renewed for itself.
+        A service that an import, an island's pod or a redirect still claims is skipped. Other claimants of its
+        addresses are affected too and renewed by themselves.
         """
         if not names:
             return names
-        given = {name for table, index in GIVING for name in self._txn.with_rows(table, index, names)}
-        withdrawn = [name for name in names if name not in given] if given else names
+        claimed_elsewhere = {name for table, index in GIVING for name in self._txn.with_rows(table, index, names)}
+        withdrawn = [name for name in names if name not in claimed_elsewhere] if claimed_elsewhere else names
         self.writes.withdraw(map(self._called, withdrawn))
         return withdrawn
 
-    def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
-        """The general rule: at each address and port that the service claims or has, the strongest claim counts."""
+    def _compared(self, name: ServiceName, current: Sequence[Frontend]) -> list[Frontend]:
+        """Apply the general rule, by which the strongest claim wins, to each key that the service claims or holds."""
         txn = self._txn
-        at = dict.fromkeys([*frontends.claimed(txn, name, node=self._node), *(row.key.called for row in present)])
-        there = [row for key in at for row in txn.by(FRONTENDS, "called", key)]
-        found = [
+        keys = dict.fromkeys([*frontends.claimed(txn, name, node=self._node), *(row.key.called for row in current)])
+        stored = [row for key in keys for row in txn.by(FRONTENDS, "called", key)]
+        computed = [
             row
-            for key in at
+            for key in keys
             for row in frontends.compute(txn, key, node=self._node, which=self._which, rules=self._rules)
         ]
-        rewrite(txn, FRONTENDS, there, found)
-        return [row for row in found if row.service == name]
+        rewrite(txn, FRONTENDS, stored, computed)
+        return [row for row in computed if row.service == name]
 
-    def _simple(self, name: ServiceName, row: Rows, present: Rows) -> bool:  # hot:
-        """Whether a service has one row, only cluster IPs, no redirect, and no other claims what it has."""
+    def _is_uncontested(self, name: ServiceName, row: Rows, current: Rows) -> bool:  # hot:
+        """True if a service has one row, only cluster IPs, no redirect, and no other claimant of its addresses."""
         if self._redirects(name) is not None or self._redirected(name) is not None:
             return False
         if type(row) is not Service or row.type != "ClusterIP" or row.external_ips:
@@ -255,15 +300,15 @@ class Claims:
             self._pods_at,
             self._of_node,
         )
-        if present is None:
+        if current is None:
             addresses: Collection[str] = own
         else:
-            addresses = {*own, *[each.key.address for each in rows_of(present)]}
+            addresses = {*own, *[each.key.address for each in rows_of(current)]}
         for address in addresses:
             claimant = claiming(address)
             if (claimant is not None and claimant is not row) or redirects_at(address) is not None:
                 return False
-            imported = imports_at(address)  # the import that a Service stands for has the Service's address
+            imported = imports_at(address)  # a Service's own import has its address
             if imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                 return False
             if address in of_node or pods_at(address) is not None:

@@ -10,6 +10,8 @@ choice of backends (loadbalancer).
     merged.py            the table of that
     view.py              all that is known of one name
     quota.py             imports that get no derived Service, since there are as many as there may be
+    unpublished.py       own exports that the own etcd does not take
+    refusals.py          what is published to peers about their records that are not taken
     imports.py  derived_services.py  conditions.py      what its import, Service and export say
     slices.py  mirrored_slices.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
@@ -22,15 +24,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isthmus.mcs import exports, merged, objects, quota, records
-from isthmus.mcs.events import record
+from isthmus.mcs import exports, merged, objects, quota, records, refusals
+from isthmus.mcs.events import Notifier
 from isthmus.mcs.kinds import KINDS
+from isthmus.mcs.merge import ImportFamilies
 from isthmus.mcs.view import Settings
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Family
 from isthmus.statedb import Derived
 
-__all__ = ["KINDS", "derived", "record", "records"]
+__all__ = ["KINDS", "Notifier", "derived", "records"]
 
 
 def derived(
@@ -39,13 +42,14 @@ def derived(
     *,
     default_global: bool = True,
     max_derived_services: int = 2_500,
+    import_families: ImportFamilies = "oldest",
 ) -> list[Derived[Any]]:
-    """The derived tables ``own_exports``, ``merged``, ``over_quota`` and ``objects`` of the operator.
+    """The derived tables ``own_exports``, ``merged``, ``over_quota``, ``objects`` and ``refusals`` of the operator.
 
     ``families`` are those that Services of the cluster can have; ``default_global``: whether a namespace without
-    the annotation takes part in the clusterset.
+    the annotation takes part in the clusterset. ``import_families``: see :func:`isthmus.mcs.merge.merge`.
     """
     settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)
     own = exports.derived(cluster, default_global=default_global)
     over = quota.declaration(cluster, max_derived_services)
-    return [own, merged.derived(cluster), over, objects.derived(settings)]
+    return [own, merged.derived(cluster, import_families), over, objects.derived(settings), refusals.derived(cluster)]

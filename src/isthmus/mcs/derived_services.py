@@ -37,7 +37,7 @@ def derived_service(view: View, merged: Merged) -> Draft:
 
 def labels(view: View, merged: Merged) -> dict[str, str]:
     """Labels of the derived Service, which its slices have too."""
-    return {**words.exported(merged.labels), words.SERVICE_NAME: view.short}
+    return {**words.exported_labels(merged.labels), words.SERVICE_NAME: view.short}
 
 
 def behind(view: View, merged: Merged) -> Behind:
@@ -52,7 +52,7 @@ def behind(view: View, merged: Merged) -> Behind:
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
     return {
-        **words.exported(merged.annotations),
+        **words.exported_annotations(merged.annotations),
         words.SUPPORTED_FAMILIES: ",".join(view.families),
         GLOBAL: "true",
         EXPORTERS: ",".join(sorted(merged.clusters)),
@@ -78,8 +78,8 @@ def _spec(view: View, merged: Merged) -> dict[str, Any]:
 
 def _addresses(view: View, merged: Merged) -> dict[str, Any] | None:
     """The addresses it had before, in the order of its families: a type that flipped and came back changes none."""
-    found, had = view.derived_service, view.had_addresses
-    if merged.type == "Headless" or (found is not None and found.cluster_ips):
+    service, had = view.derived_service, view.had_addresses
+    if merged.type == "Headless" or (service is not None and service.cluster_ips):
         return None
     by_family = {family(ip): ip for ip in had}
     addresses = [by_family[each] for each in _families(view) if each in by_family]
@@ -90,8 +90,8 @@ def _addresses(view: View, merged: Merged) -> dict[str, Any] | None:
 
 def _families(view: View) -> tuple[Family, ...]:
     """The import's that can be had here. One that the Service has first stays so: it keeps its first address."""
-    found = view.derived_service
-    first = found.families[0] if found is not None and found.families else None
+    service = view.derived_service
+    first = service.families[0] if service is not None and service.families else None
     return tuple(sorted(view.families, key=lambda each: each != first))
 
 
@@ -105,10 +105,10 @@ def _port(port: Port) -> dict[str, Any]:
     return {"port": port.port, "protocol": port.protocol, **named}
 
 
-def _recreate_uid(found: Service | None, view: View, merged: Merged) -> str:
+def _recreate_uid(service: Service | None, view: View, merged: Merged) -> str:
     """A Service cannot become headless, nor cease to be; what has an address cannot lose its first family."""
-    if found is None:
+    if service is None:
         return ""
     headless = merged.type == "Headless"
-    lost = not headless and bool(found.families) and found.families[0] not in view.families
-    return found.uid if found.headless != headless or lost else ""
+    lost = not headless and bool(service.families) and service.families[0] not in view.families
+    return service.uid if service.headless != headless or lost else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, Protocol
 
 from isthmus import kube
 from isthmus.mcs.kinds import KINDS
@@ -19,8 +20,8 @@ from isthmus.mcs.notices import (
 )
 from isthmus.mcs.takeovers import takeover
 from isthmus.model.names import ClusterName, split
-from isthmus.model.tables import IMPORTS, MERGED, OBJECTS, OBJECTS_STATUS, SERVICES
-from isthmus.statedb import Database, Snapshot
+from isthmus.model.tables import FAULTS, IMPORTS, MERGED, OBJECTS, OBJECTS_STATUS, SERVICES
+from isthmus.statedb import AnyTable, Change, Database, Faults, Snapshot
 
 
 class Recorder(Protocol):
@@ -41,45 +42,63 @@ class Recorder(Protocol):
         ...
 
 
-async def record(db: Database, recorder: Recorder, takeovers: Counter[ClusterName] | None = None) -> None:
-    """Record notices, for ever. One of an import that is only about to be written waits for it.
+NOTICES: Final[Mapping[AnyTable, Callable[[Snapshot, Change[Any]], Iterable[Notice]]]] = {
+    MERGED: lambda snapshot, row: about_merged(row.old, row.new, snapshot),
+    IMPORTS: lambda snapshot, row: about_import_row(row.old, row.new),
+    SERVICES: lambda snapshot, row: about_service_row(row.old, row.new),
+    OBJECTS: lambda snapshot, row: about_object(row.old, row.new, conditions=found_conditions(snapshot, row.new)),
+    OBJECTS_STATUS: lambda snapshot, row: about_failure(snapshot, row.old, row.new),
+}
+"""The notices of a changed row, by table."""
 
-    Takeovers are counted by the cluster that decides now.
+
+class Notifier:
+    """Records notices as tables change. One of an import that is only about to be written waits for it.
+
+    ``takeovers`` are counted by the cluster that decides now. A row whose notices raise is a fault until it changes.
+    Restarted after a failure, it goes on after what failed.
     """
-    counter: Counter[ClusterName] = Counter() if takeovers is None else takeovers
-    objects, failures, imports = db.changes(OBJECTS), db.changes(OBJECTS_STATUS), db.changes(IMPORTS)
-    merges, services = db.changes(MERGED), db.changes(SERVICES)
-    readers = (objects, failures, imports, merges, services)
-    waiting: list[Notice] = []
-    while True:
-        await db.until(lambda _: any(reader.ready for reader in readers))
-        snapshot, merged = merges.next()
-        for _, old, new in merged:
-            if (found := takeover(old, new)) is not None:
-                counter[found[0]] += 1
-            waiting += about_merged(old, new, snapshot)
-        for _, before, after in imports.next()[1]:
-            waiting += about_import_row(before, after)
-        for _, was, now in services.next()[1]:
-            waiting += about_service_row(was, now)
-        for _, earlier, wanted in objects.next()[1]:
-            waiting += about_object(earlier, wanted, found=found_conditions(snapshot, wanted))
-        for _, failed, failing in failures.next()[1]:
-            waiting += about_failure(snapshot, failed, failing)
-        waiting = [notice for notice in waiting if not _record(recorder, snapshot, notice)]
+
+    def __init__(self, db: Database, recorder: Recorder, takeovers: Counter[ClusterName]) -> None:
+        self._db = db
+        self._recorder = recorder
+        self._takeovers = takeovers
+        self._readers = {table: db.changes(table) for table in NOTICES}
+        self._faults = Faults(db, FAULTS, OBJECTS.name, kind="events")
+        self._waiting: list[Notice] = []
+
+    def __repr__(self) -> str:
+        return f"<Notifier: {len(self._waiting)} waiting>"
+
+    async def run(self) -> None:
+        """Record, for ever."""
+        while True:
+            await self._db.until(lambda _: any(reader.ready for reader in self._readers.values()))
+            self._step()
+
+    def _step(self) -> None:
+        snapshot, waiting = self._db.snapshot(), self._waiting
+        for table, reader in self._readers.items():
+            for change in reader.next()[1]:
+                with self._faults.attempt((table.name, change.key)):
+                    if table is MERGED and (found := takeover(change.old, change.new)) is not None:
+                        self._takeovers[found[0]] += 1
+                    waiting += NOTICES[table](snapshot, change)
+        self._waiting = [notice for notice in waiting if not _record(self._recorder, snapshot, notice)]
+        self._faults.publish()
 
 
 def _record(recorder: Recorder, snapshot: Snapshot, notice: Notice) -> bool:
     """Whether it was recorded, or is about an object that nothing wants any more."""
-    found = found_row(snapshot, notice.kind, notice.name)
-    if found is None:
+    row = found_row(snapshot, notice.kind, notice.name)
+    if row is None:
         return snapshot.get(OBJECTS, (notice.kind, notice.name)) is None
     namespace, name = split(notice.name)
     recorder.record(
         KINDS[notice.kind].kind,
         namespace=namespace,
         name=name,
-        uid=found.uid,
+        uid=row.uid,
         type=notice.type,
         reason=notice.reason,
         message=notice.message,

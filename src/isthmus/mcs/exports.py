@@ -5,7 +5,7 @@ The only place that decides it: the publisher's records, the merge and the condi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import structs
@@ -23,10 +23,11 @@ from isthmus.model.services import (
     annotated,
     claimed_by,
     is_global,
+    named_as,
 )
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, OWN_EXPORTS, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 
 GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
 SHARED: Final = "service.cilium.io/shared"
@@ -43,7 +44,15 @@ def derived(cluster: ClusterName, *, default_global: bool) -> Derived[OwnExport]
         service = reader.get(SERVICES, (name, KUBERNETES))
         return (own_export(mark, service, namespace, cluster=cluster, default_global=default_global),)
 
-    return Derived(OWN_EXPORTS, compute=compute, reads={EXPORT_MARKS: _name, SERVICES: _name, NAMESPACES: _namespace})
+    return Derived(
+        OWN_EXPORTS,
+        compute=compute,
+        reads={
+            EXPORT_MARKS: unit_of("name"),
+            SERVICES: unit_of("name"),
+            NAMESPACES: on_change(sharing_changed, through(EXPORT_MARKS, "name", index="namespace")),
+        },
+    )
 
 
 def own_export(
@@ -94,15 +103,20 @@ def agreed_ports(export: Export, merged: Merged) -> frozenset[str]:
     return frozenset(port.name for port in export.ports if (port.name, port.port, port.protocol) in wanted)
 
 
-def agreed(merged: Merged, own: OwnExport | None, peers: Iterable[Export]) -> dict[ClusterName, frozenset[str]]:
-    """By exporting cluster, the own one included: the names of its ports that mean what they mean in the import."""
+def agreed(
+    merged: Merged, own: OwnExport | None, peers: Iterable[Export]
+) -> dict[ClusterName, tuple[Export, frozenset[str]]]:
+    """Return each export, the own one included, with the names of its ports that mean what they mean in the import."""
     exports = [*peers, *([own.export] if own is not None and own.export is not None else ())]
-    return {export.cluster: agreed_ports(export, merged) for export in exports}
+    return {export.cluster: (export, agreed_ports(export, merged)) for export in exports}
 
 
-def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
-    """The endpoint with the ports that agree; None where it has ports and none does."""
-    ports = tuple(port for port in endpoint.ports if port.name in agreed)
+def agreeing(endpoint: Endpoint, export: Export, agreed: frozenset[str]) -> Endpoint | None:
+    """Return an endpoint of an export with its ports that agree; ``None`` if it has ports and none does.
+
+    It may have the former name of a port that the exporter renamed.
+    """
+    ports = tuple(port for port in named_as(endpoint.ports, export.ports) if port.name in agreed)
     return structs.replace(endpoint, ports=ports) if ports or not endpoint.ports else None
 
 
@@ -111,12 +125,10 @@ def is_shared_namespace(namespace: Namespace, *, default: bool) -> bool:
     return annotated(namespace.annotations, GLOBAL_NAMESPACE, default=default)
 
 
-def same_sharing(old: Namespace | None, new: Namespace | None) -> bool:
-    """Whether a change of a namespace changes nothing of its taking part, whatever the default is."""
-    if old is None or new is None:
-        return False
-    one, other = dict(old.annotations).get(GLOBAL_NAMESPACE), dict(new.annotations).get(GLOBAL_NAMESPACE)
-    return one == other
+def sharing_changed(old: Namespace | None, new: Namespace | None) -> bool:
+    """True if a change of a namespace may change its participation, whatever the default is."""
+    before, after = (dict(row.annotations).get(GLOBAL_NAMESPACE) if row is not None else None for row in (old, new))
+    return old is None or new is None or before != after
 
 
 def takes_endpoints(service: Service) -> bool:
@@ -149,15 +161,3 @@ def gives_endpoints(service: Service, namespace: Namespace, *, default_global: b
 
 def _without_node_port(port: Port) -> Port:
     return structs.replace(port, node_port=0) if port.node_port else port
-
-
-def _name(_: Reader, old: ExportMark | Service | None, new: ExportMark | Service | None) -> Iterator[ServiceName]:
-    row = new or old
-    if row is not None:
-        yield row.name
-
-
-def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[ServiceName]:
-    row = new or old
-    if row is not None and not same_sharing(old, new):
-        yield from (mark.name for mark in reader.by(EXPORT_MARKS, "namespace", row.name))

@@ -10,13 +10,15 @@ from isthmus.mcs import words
 from isthmus.mcs.view import View
 from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged
-from isthmus.model.services import Port
+from isthmus.model.services import ImportType, Port
 
 MOST_ADDRESSES: Final = 2
 MAX_DATAGRAM: Final = 65_507
 """Bytes of the largest datagram that passes gateways, either way: the largest that IPv4 has. An empty one does not."""
 
-NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTaken", "QuotaExceeded", "Pending"]
+NotReady = Literal[
+    "NamespaceNotGlobal", "IPFamilyNotSupported", "NoPorts", "ServiceNameTaken", "QuotaExceeded", "Pending"
+]
 """Why an import cannot be used here. Pending passes by itself, the others do not."""
 
 
@@ -26,23 +28,42 @@ def service_import(view: View, merged: Merged) -> Draft:
     return Draft(
         "ServiceImport",
         view.name,
-        content={"spec": _spec(merged, ips)},
-        labels=words.exported(merged.labels),
+        content={"spec": _spec(view, merged, ips)},
+        labels=words.exported_labels(merged.labels),
         annotations=_annotations(view, merged),
         status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
     )
 
 
 def addresses(view: View, merged: Merged) -> tuple[str, ...]:
-    """The addresses the import answers at: the derived Service's, one of each family, in the import's order."""
-    service = view.derived_service
-    if service is None or merged.type == "Headless":
+    """Return the import's addresses: those of the derived Service, one of each family, in the import's order.
+
+    While the Service is recreated, they are its former ones, which it requests again: callers keep the last answer.
+    """
+    if _type(view, merged) == "Headless":
         return ()
+    service = view.derived_service
+    if service is None or not service.cluster_ips:
+        return view.had_addresses[:MOST_ADDRESSES] if view.has_derived_service else ()
     first = (next((ip for ip in service.cluster_ips if family(ip) == each), "") for each in view.families)
     return tuple(ip for ip in first if ip)[:MOST_ADDRESSES]
 
 
-def _spec(merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:
+def _type(view: View, merged: Merged) -> ImportType:
+    """Return the type of the exports, or the import's current one until the derived Service is of the new type.
+
+    With the new type before its Service exists, the import's name would have neither an address nor endpoints.
+    """
+    current, service = view.found_import, view.derived_service
+    if current is None or not view.has_derived_service:
+        return merged.type
+    headless = merged.type == "Headless"
+    if service is not None and service.headless == headless and (headless or service.cluster_ips):
+        return merged.type
+    return current.type
+
+
+def _spec(view: View, merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:
     affinity: dict[str, Any] = {"sessionAffinity": merged.affinity}
     if merged.affinity_timeout is not None:
         affinity["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": merged.affinity_timeout}}
@@ -52,7 +73,7 @@ def _spec(merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:
         "trafficDistribution": merged.distribution,
     }
     return {
-        "type": merged.type,
+        "type": _type(view, merged),
         "ports": [_port(port) for port in merged.ports],
         "ips": list(ips),
         **affinity,
@@ -70,7 +91,8 @@ def _annotations(view: View, merged: Merged) -> dict[str, str]:
     derived = {words.DERIVED_SERVICE: view.derived_short} if view.derived_service is not None else {}
     had = "" if addresses(view, merged) else ",".join(view.had_addresses)
     kept = {words.CLUSTER_IPS: had} if had else {}
-    return {**words.exported(merged.annotations), **derived, **kept, words.SUPPORTED_FAMILIES: ",".join(view.families)}
+    exported = words.exported_annotations(merged.annotations)
+    return {**exported, **derived, **kept, words.SUPPORTED_FAMILIES: ",".join(view.families)}
 
 
 def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
@@ -85,6 +107,10 @@ def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
     if ready["status"] == "True" and not view.endpoints_ready:
         text = "no cluster that exports it has a ready endpoint: calls fail"
         conditions.append(condition("EndpointsReady", False, reason="NoReadyEndpoints", message=text))
+    if view.not_taken:
+        reasons = ",".join(sorted({row.reason for row in view.not_taken}))
+        text = "; ".join(dict.fromkeys(f"cluster {row.cluster}: {row.message}" for row in view.not_taken))
+        conditions.append(condition("RecordsRefused", True, reason=reasons, message=text))
     if tunnelled := _tunnelled(view):
         text = f"{tunnelled}: called through gateways, by tunnels of TCP: datagrams of 1 to {MAX_DATAGRAM} bytes pass"
         conditions.append(condition("UDPThroughGateways", True, reason="Tunnelled", message=text))
@@ -98,7 +124,9 @@ def _tunnelled(view: View) -> str:
         return ""
     found = []
     for port in merged.ports:
-        clusters = sorted(name for name in view.through_gateways if port.name in view.agreed.get(name, ()))
+        clusters = sorted(
+            name for name in view.through_gateways if name in view.agreed and port.name in view.agreed[name][1]
+        )
         if port.protocol == "UDP" and clusters:
             found.append(f"{port.port}/UDP of {', '.join(clusters)}")
     return "; ".join(found)
@@ -114,12 +142,15 @@ def _ready(view: View, ips: tuple[str, ...]) -> Condition:
         return not_ready("NamespaceNotGlobal", f"namespace {view.namespace.name} is not global in this cluster")
     if not view.families:
         return not_ready("IPFamilyNotSupported", f"this cluster has {','.join(view.settings.families)} only")
+    if view.lacks_ports:
+        return not_ready("NoPorts", "no cluster that exports it has a valid port")
     if view.taken:
         return not_ready("ServiceNameTaken", f"Service {view.derived} exists and is not managed by {MANAGER}")
     if view.over_quota is not None:
-        limit = f"{view.over_quota.limit} derived Services already (clusterset.max_derived_services)"
-        return not_ready("QuotaExceeded", f"this cluster has {limit}")
-    headless = view.merged is not None and view.merged.type == "Headless"
-    if view.derived_service is None or not (ips or headless):
+        share = f"its share of the {view.over_quota.limit} derived Services of this cluster"
+        message = f"namespace {view.namespace.name} has {share} (clusterset.max_derived_services)"
+        return not_ready("QuotaExceeded", message)
+    service, headless = view.derived_service, view.merged is not None and view.merged.type == "Headless"
+    if service is None or service.headless != headless or not (ips or headless):
         return not_ready("Pending", f"Service {view.derived} has no address yet")
     return condition("Ready", True, reason="Ready")

@@ -15,7 +15,7 @@ KINDS: Final[Ownerships] = {
     "ServiceImport": Ownership(
         SERVICE_IMPORT,
         absent=frozenset({"ipFamilies", "sessionAffinityConfig", "internalTrafficPolicy", "trafficDistribution"}),
-        conditions=frozenset({"Ready", "Stale", "EndpointsReady", "UDPThroughGateways"}),
+        conditions=frozenset({"Ready", "Stale", "EndpointsReady", "RecordsRefused", "UDPThroughGateways"}),
         selector="",
     ),
     "Service": Ownership(
@@ -24,6 +24,9 @@ KINDS: Final[Ownerships] = {
         selector=SERVICE_NAME,
     ),
     "EndpointSlice": Ownership(ENDPOINT_SLICE, selector=f"{SLICE_MANAGED_BY}={SLICE_MANAGER}"),
-    "ServiceExport": Ownership(SERVICE_EXPORT, conditions=frozenset({"Valid", "Ready", "Conflict"})),
+    "ServiceExport": Ownership(
+        SERVICE_EXPORT,
+        conditions=frozenset({"Valid", "Ready", "Conflict", "Refused", "Unpublished", "MetadataOmitted"}),
+    ),
 }
 """In the order of writing: each controls the next. A ServiceExport's status stands on its own."""

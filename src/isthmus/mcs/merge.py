@@ -1,17 +1,20 @@
 """All exports of a service → the clusterset's one view of it. Pure: every cluster comes to the same, in any order.
 
 The oldest export wins what cannot be joined, the cluster's name where two are of one second. Ports are joined, address
-families intersected, everything else is the oldest's. Every difference is a conflict, and each is reported.
+families are those of the oldest, and everything else is the oldest's. Every difference is a conflict, and each is
+reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from isthmus.model.mcs import Conflict, Merged
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Export, Family, Labels, Port
+
+ImportFamilies = Literal["oldest", "common"]
 
 SPELLED_OUT: Final = 5
 """Differences spelled out in one message; the rest is counted."""
@@ -42,14 +45,18 @@ FIELDS: Final = (
 )
 
 
-def merge(exports: Iterable[Export]) -> Merged | None:
-    """The one view of exports of the same name, one per cluster; None where there is none."""
+def merge(exports: Iterable[Export], import_families: ImportFamilies = "oldest") -> Merged | None:
+    """Return the one view of exports of the same name, one per cluster; ``None`` without any.
+
+    ``import_families``: ``oldest`` takes the address families of the oldest export that publishes any; ``common`` those
+    that all exports have in common (Cilium's rule), which lets a newer export take an address that is in use away.
+    """
     ranked = sorted(exports, key=lambda export: (export.created, export.cluster))
     if not ranked:
         return None
     oldest = ranked[0]
     ports, port_conflict = _ports(ranked)
-    families, family_conflict = _families(ranked)
+    families, family_conflict = _families(ranked) if import_families == "oldest" else _common_families(ranked)
     fields = [_field(field, ranked) for field in FIELDS]
     return Merged(
         name=oldest.name,
@@ -132,7 +139,24 @@ def _sentence(differences: list[str]) -> str:
 
 
 def _families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None]:
-    """What all have in common, in the oldest's order. One that would leave none is left out, as is one without any."""
+    """Return the families of the oldest export that has any, and the exports that lack one of them as a conflict."""
+    families = next((export.families for export in ranked if export.families), ())
+    lacking = [export for export in ranked if export.families and not set(families) <= set(export.families)]
+    return families, _family_conflict(lacking, families)
+
+
+def _family_conflict(exports: list[Export], families: tuple[Family, ...]) -> Conflict | None:
+    if not exports:
+        return None
+    text = _sentence([f"{export.cluster} has {','.join(export.families)}" for export in exports])
+    return Conflict("IPFamilyConflict", f"ipFamilies: {text}; in use: {','.join(families)}")
+
+
+def _common_families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None]:
+    """Return the families that all exports have in common, in the oldest's order.
+
+    An export that would leave none, or has none, is left out.
+    """
     common: tuple[Family, ...] = ()
     refused: list[Export] = []
     for export in ranked:
@@ -140,10 +164,7 @@ def _families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None
         if export.families and not both:
             refused.append(export)
         common = both or common
-    if not refused:
-        return common, None
-    text = "; ".join(f"{export.cluster} has {','.join(export.families)}" for export in refused[:SPELLED_OUT])
-    return common, Conflict("IPFamilyConflict", f"ipFamilies: {text}; in use: {','.join(common)}")
+    return common, _family_conflict(refused, common)
 
 
 def _field(field: _Field, ranked: list[Export]) -> Conflict | None:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from isthmus.desired import is_our_row
-from isthmus.mcs.merge import merge
+from isthmus.mcs.merge import ImportFamilies, merge
 from isthmus.mcs.words import IMPORTERS, reserved
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Export, ExportMark, Import, Namespace
 from isthmus.model.tables import CLUSTERS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, OWN_EXPORTS
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 
 AWAITED: Final = ("connecting", "listing")
 """States of a peer whose exports have not been received yet."""
@@ -27,7 +27,7 @@ OLDEST: Final = ""
 """Before any time of creation: what stands wins until the peer's own records are there."""
 
 
-def derived(cluster: ClusterName) -> Derived[Merged]:
+def derived(cluster: ClusterName, import_families: ImportFamilies = "oldest") -> Derived[Merged]:
     """The declaration of ``merged`` for the cluster whose API server the input rows come from."""
 
     def compute(reader: Reader, name: ServiceName) -> Iterable[Merged]:
@@ -38,18 +38,19 @@ def derived(cluster: ClusterName) -> Derived[Merged]:
         exports = [export for export in peers if may_import(cluster, export)]
         own = reader.get(OWN_EXPORTS, name)
         waiting = stand_ins(reader, name, received={cluster, *(export.cluster for export in peers)})
-        merged = merge([*exports, *waiting, *([own.export] if own is not None and own.export is not None else ())])
+        own_exports = [own.export] if own is not None and own.export is not None else []
+        merged = merge([*exports, *waiting, *own_exports], import_families)
         return () if merged is None else (merged,)
 
     return Derived(
         MERGED,
         compute=compute,
         reads={
-            EXPORTS: _name,
-            OWN_EXPORTS: _name,
+            EXPORTS: unit_of("name"),
+            OWN_EXPORTS: unit_of("name"),
             IMPORTS: _import,
             NAMESPACES: _namespace,
-            CLUSTERS: _cluster,
+            CLUSTERS: on_change(_awaited_changed, through(IMPORTS, "name", index="cluster")),
         },
     )
 
@@ -73,33 +74,29 @@ def importers(export: Export) -> tuple[ClusterName, ...] | None:
 
 def stand_ins(reader: Reader, name: ServiceName, *, received: set[ClusterName]) -> Iterator[Export]:
     """An export for each cluster that the import lists and whose own has not been received yet: the import as it is."""
-    found = reader.get(IMPORTS, name)
-    if found is None or not is_our_row(found):
+    current = reader.get(IMPORTS, name)
+    if current is None or not is_our_row(current):
         return
-    for cluster in found.clusters:
+    for cluster in current.clusters:
         row = reader.get(CLUSTERS, cluster)
         if cluster not in received and row is not None and row.state in AWAITED:
             yield Export(
                 cluster=cluster,
                 name=name,
                 created=OLDEST,
-                type=found.type,
-                ports=found.ports,
-                affinity=found.affinity,
-                affinity_timeout=found.affinity_timeout,
-                families=found.families,
-                internal_policy=found.internal_policy,
-                distribution=found.distribution,
-                labels=found.labels,
-                annotations=tuple(pair for pair in found.annotations if not reserved(pair[0])),
+                type=current.type,
+                ports=current.ports,
+                affinity=current.affinity,
+                affinity_timeout=current.affinity_timeout,
+                families=current.families,
+                internal_policy=current.internal_policy,
+                distribution=current.distribution,
+                labels=current.labels,
+                annotations=tuple(pair for pair in current.annotations if not reserved(pair[0])),
             )
 
 
 Named = Export | ExportMark | OwnExport
-
-
-def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceName]:
-    return {row.name for row in (old, new) if row is not None}
 
 
 def _import(reader: Reader, old: Import | None, new: Import | None) -> Iterable[ServiceName]:
@@ -120,10 +117,7 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
     return {each.name for each in named}
 
 
-def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """Imports that list a cluster whose exports are there now, or which is gone."""
-    row = new or old
-    awaited = [each is not None and each.state in AWAITED for each in (old, new)]
-    if row is None or awaited[0] == awaited[1]:
-        return set()
-    return {each.name for each in reader.by(IMPORTS, "cluster", row.name)}
+def _awaited_changed(old: Cluster | None, new: Cluster | None) -> bool:
+    """True if a cluster's exports begin or cease to be awaited; then imports that list it change."""
+    before, after = (row is not None and row.state in AWAITED for row in (old, new))
+    return before != after

@@ -5,56 +5,64 @@ Names are Cilium's with our prefix, so that what people built for those works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
+from isthmus import metrics
+from isthmus.fair import Shares, grant
+from isthmus.metrics import Definition, Sample
 from isthmus.model.names import ClusterName, split
 from isthmus.model.objects import Object
 from isthmus.model.tables import OBJECTS, OVER_QUOTA
 from isthmus.statedb import Snapshot
 
-PREFIX: Final = "isthmus_operator_mcsapi"
+PREFIX: Final = "isthmus_operator"
+
+Rows = Sequence[tuple[Object, Mapping[str, Any]]]
+_OTHER: Final = [metrics.OTHER, metrics.OTHER]
 
 
-def families(snapshot: Snapshot) -> list[GaugeMetricFamily]:
-    """Gauges of every export and import of the own cluster."""
-    rows = sorted(snapshot.all(OBJECTS), key=lambda row: (row.kind, row.name))
-    exports = [(row, _status(row)) for row in rows if row.kind == "ServiceExport"]
-    imports = [(row, _status(row)) for row in rows if row.kind == "ServiceImport"]
+def families(snapshot: Snapshot) -> Sequence[Metric]:
+    """Return gauges of the exports and imports of the own cluster."""
+    exports, other_exports = _bounded(row for row in snapshot.all(OBJECTS) if row.kind == "ServiceExport")
+    imports, other_imports = _bounded(row for row in snapshot.all(OBJECTS) if row.kind == "ServiceImport")
+    clusters = [(_labels(row), len(status.get("clusters", ()))) for row, status in imports]
     return [
-        _info("serviceexport", exports),
-        _conditions("serviceexport", exports),
-        _info("serviceimport", imports),
-        _conditions("serviceimport", imports),
-        _clusters(imports),
+        _info(metrics.EXPORT_INFO, exports, other_exports),
+        _conditions(metrics.EXPORT_CONDITION, exports, other_exports),
+        _info(metrics.IMPORT_INFO, imports, other_imports),
+        _conditions(metrics.IMPORT_CONDITION, imports, other_imports),
+        metrics.IMPORT_CLUSTERS.family(PREFIX, clusters),
     ]
 
 
-def takeovers(counts: Mapping[ClusterName, int]) -> CounterMetricFamily:
-    """How often each cluster's earlier date took fields over that another cluster's export had decided."""
-    counter = CounterMetricFamily(
-        f"{PREFIX}_takeovers", "Fields of imports taken over by an export with an older date", labels=["cluster"]
-    )
-    for cluster, count in sorted(counts.items()):
-        counter.add_metric([cluster], count)
-    return counter
+def _bounded(objects: Iterable[Object]) -> tuple[Rows, Rows]:
+    """Objects with their status: those that have series of their own, in fair shares of namespaces, and the others."""
+    rows = [(row, _status(row)) for row in sorted(objects, key=lambda row: row.name)]
+    if len(rows) <= metrics.SERIES:
+        return rows, []
+    shares = Shares(metrics.SERIES, reserve=False)
+    names = [row.name for row, _ in rows]
+    chosen = set(grant(names, shares, holders=lambda name: [(split(name)[0],)], order=lambda name: name))
+    return [each for each in rows if each[0].name in chosen], [each for each in rows if each[0].name not in chosen]
 
 
-def quota(snapshot: Snapshot, limit: int) -> list[GaugeMetricFamily]:
-    """Derived Services that are wanted, how many there may be, and imports that get none for that."""
-    wanted = sum(1 for row in snapshot.all(OBJECTS) if row.kind == "Service")
-    gauges = {
-        "derived_services": ("Derived Services of this cluster", wanted),
-        "derived_services_limit": ("How many derived Services this cluster may have", limit),
-        "imports_over_quota": ("Imports without a derived Service, by the limit", snapshot.count(OVER_QUOTA)),
-    }
-    return [GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value) for name, (text, value) in gauges.items()]
+def takeovers(counts: Mapping[ClusterName, int]) -> Metric:
+    """Return how often each cluster's older export took over fields that another cluster's export had decided."""
+    return metrics.TAKEOVERS.family(PREFIX, (([cluster], count) for cluster, count in sorted(counts.items())))
 
 
-Rows = Iterable[tuple[Object, Mapping[str, Any]]]
+def quota(snapshot: Snapshot, limit: int) -> Sequence[Metric]:
+    """Return the number of desired derived Services, its limit, and the imports that get none because of it."""
+    return [
+        metrics.DERIVED_SERVICES.value(PREFIX, sum(1 for row in snapshot.all(OBJECTS) if row.kind == "Service")),
+        metrics.DERIVED_SERVICES_LIMIT.value(PREFIX, limit),
+        metrics.OVER_QUOTA.value(PREFIX, snapshot.count(OVER_QUOTA)),
+    ]
 
 
 def _status(row: Object) -> dict[str, Any]:
@@ -67,31 +75,19 @@ def _labels(row: Object) -> list[str]:
     return [name, namespace]
 
 
-def _info(kind: str, rows: Rows) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(f"{PREFIX}_{kind}_info", f"A {kind} of this cluster", labels=[kind, "namespace"])
-    for row, _ in rows:
-        gauge.add_metric(_labels(row), 1)
-    return gauge
+def _info(definition: Definition, rows: Rows, aggregated: Rows) -> Metric:
+    samples: list[Sample] = [(_labels(row), 1) for row, _ in rows]
+    if aggregated:
+        samples.append((_OTHER, len(aggregated)))
+    return definition.family(PREFIX, samples)
 
 
-def _conditions(kind: str, rows: Rows) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(
-        f"{PREFIX}_{kind}_status_condition",
-        f"A condition of a {kind} of this cluster",
-        labels=[kind, "namespace", "condition", "status", "reason"],
-    )
-    for row, status in rows:
-        for each in status.get("conditions", ()):
-            gauge.add_metric([*_labels(row), each["type"], each["status"], each["reason"]], 1)
-    return gauge
+def _conditions(definition: Definition, rows: Rows, aggregated: Rows) -> Metric:
+    samples: list[Sample] = [([*_labels(row), *each], 1) for row, status in rows for each in _states(status)]
+    counts = Counter(each for _, status in aggregated for each in _states(status))
+    samples += [([*_OTHER, *each], count) for each, count in sorted(counts.items())]
+    return definition.family(PREFIX, samples)
 
 
-def _clusters(rows: Rows) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(
-        f"{PREFIX}_serviceimport_status_clusters",
-        "How many clusters export a service",
-        labels=["serviceimport", "namespace"],
-    )
-    for row, status in rows:
-        gauge.add_metric(_labels(row), len(status.get("clusters", ())))
-    return gauge
+def _states(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(each["type"], each["status"], each["reason"]) for each in status.get("conditions", ())]

@@ -13,7 +13,7 @@ from isthmus.mcs.exports import agreeing
 from isthmus.mcs.view import View
 from isthmus.mcs.words import SOURCE_SLICE
 from isthmus.model.hosts import family
-from isthmus.model.services import Endpoint, EndpointSet
+from isthmus.model.services import Endpoint, EndpointSet, Export
 
 
 def mirrored(view: View) -> Iterator[slices.Part]:
@@ -23,13 +23,13 @@ def mirrored(view: View) -> Iterator[slices.Part]:
     if agreed is None:
         return
     taken: set[str] = set()
-    for each in view.sets:
-        for suffix, endpoints in _cut(each, agreed, view.families):
-            name = mirror_name(each.part, suffix, service=view.short, derived=view.derived_short)
+    for endpoint_set in view.sets:
+        for suffix, endpoints in _cut(endpoint_set, *agreed, view.families):
+            name = mirror_name(endpoint_set.part, suffix, service=view.short, derived=view.derived_short)
             if name in taken:
-                name = slices.named(name, slices.digest(each.part))
+                name = slices.named(name, slices.digest(endpoint_set.part))
             taken.add(name)
-            yield slices.Part(name, cluster, endpoints, annotations={SOURCE_SLICE: each.part})
+            yield slices.Part(name, cluster, endpoints, annotations={SOURCE_SLICE: endpoint_set.part})
 
 
 def mirror_name(source: str, suffix: str, *, service: str, derived: str) -> str:
@@ -38,13 +38,13 @@ def mirror_name(source: str, suffix: str, *, service: str, derived: str) -> str:
 
 
 def _cut(
-    source: EndpointSet, agreed: frozenset[str], families: tuple[str, ...]
+    source: EndpointSet, export: Export, agreed: frozenset[str], families: tuple[str, ...]
 ) -> Iterator[tuple[str, list[Endpoint]]]:
     """The endpoints of one source as they are mirrored: one part, unless it is larger than any we write.
 
     A slice cannot change its family, but one of the other may be made under its name: mirrors of both do not share one.
     """
-    kept = [each for e in source.endpoints if (each := agreeing(e, agreed)) and family(e.address) in families]
+    kept = [each for e in source.endpoints if (each := agreeing(e, export, agreed)) and family(e.address) in families]
     for (of, _), endpoints in slices.group(kept).items():
         for suffix, part in slices.parts(endpoints):
             yield (suffix if of == "IPv4" else f"{of.lower()}{suffix}"), part

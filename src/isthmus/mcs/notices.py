@@ -8,7 +8,7 @@ change gives no notice, nor what an earlier process has written into the status 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from isthmus.desired.drafts import conditions
 from isthmus.mcs.takeovers import takeover
@@ -37,11 +37,13 @@ class Notice(NamedTuple):
     message: str
 
 
-def about_object(old: Object | None, new: Object | None, *, found: Iterable[StatusCondition] = ()) -> Iterator[Notice]:
+def about_object(
+    old: Object | None, new: Object | None, *, conditions: Iterable[StatusCondition] = ()
+) -> Iterator[Notice]:
     """Notices of a change of a wanted object; one that is new here is compared with what its status was found to be."""
     if new is None or not new.status:
         return
-    before, after = _by_type(found) if old is None else _conditions(old), _conditions(new)
+    before, after = _by_type(conditions) if old is None else _conditions(old), _conditions(new)
     if new.kind == "ServiceExport":
         yield from _about_export(new.name, before, after)
     elif new.kind == "ServiceImport":
@@ -50,12 +52,12 @@ def about_object(old: Object | None, new: Object | None, *, found: Iterable[Stat
 
 def about_merged(old: Merged | None, new: Merged | None, snapshot: Snapshot) -> Iterator[Notice]:
     """A takeover, at the import and at the own cluster's export."""
-    found = takeover(old, new)
-    if found is None or new is None:
+    change = takeover(old, new)
+    if change is None or new is None:
         return
-    yield Notice("ServiceImport", new.name, "Warning", "FieldsTakenOver", found[1])
+    yield Notice("ServiceImport", new.name, "Warning", "FieldsTakenOver", change[1])
     if snapshot.get(EXPORT_MARKS, new.name) is not None:
-        yield Notice("ServiceExport", new.name, "Warning", "FieldsTakenOver", found[1])
+        yield Notice("ServiceExport", new.name, "Warning", "FieldsTakenOver", change[1])
 
 
 def about_import_row(old: Import | None, new: Import | None) -> Iterator[Notice]:
@@ -74,7 +76,7 @@ def about_service_row(old: Service | None, new: Service | None) -> Iterator[Noti
         yield Notice("Service", new.name, "Normal", "LeftToKarmada", text)
 
 
-def about_failure(snapshot: Snapshot, old: Status | None, new: Status | None) -> Iterator[Notice]:
+def about_failure(snapshot: Snapshot, old: Status[Any] | None, new: Status[Any] | None) -> Iterator[Notice]:
     """An object that could not be written again and again, at the import that it is part of."""
     if (
         new is None
@@ -95,8 +97,8 @@ def _conditions(row: Object) -> Conditions:
     return _by_type(conditions(row.status))
 
 
-def _by_type(found: Iterable[StatusCondition]) -> Conditions:
-    return {each.type: each for each in found}
+def _by_type(conditions: Iterable[StatusCondition]) -> Conditions:
+    return {each.type: each for each in conditions}
 
 
 def found_conditions(snapshot: Snapshot, row: Object | None) -> tuple[StatusCondition, ...]:
@@ -141,6 +143,15 @@ def _about_export(name: ServiceName, before: Conditions, after: Conditions) -> I
         and _became(before, after, "Conflict", "False")
     ):
         yield Notice("ServiceExport", name, "Normal", "NoConflicts", "all exporting clusters agree")
+    if (now := _became(before, after, "MetadataOmitted", "True")) is not None:
+        yield Notice("ServiceExport", name, "Warning", "MetadataOmitted", now.message)
+    if (now := _became(before, after, "Unpublished", "True")) is not None:
+        yield Notice("ServiceExport", name, "Warning", "Unpublished", f"{now.reason}: {now.message}")
+    was, now = before.get("Refused"), after.get("Refused")
+    if now is not None and (was is None or was.reason != now.reason):  # a peer may change its message at any time
+        yield Notice("ServiceExport", name, "Warning", "Refused", f"{now.reason}: {now.message}")
+    if was is not None and now is None:
+        yield Notice("ServiceExport", name, "Normal", "Accepted", "no cluster refuses it any more")
 
 
 def _about_import(name: ServiceName, before: Conditions, after: Conditions) -> Iterator[Notice]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from isthmus.desired import Draft, row
-from isthmus.mcs import remote, slices
+from isthmus.mcs import remote, slices, unpublished
 from isthmus.mcs.conditions import export_status
 from isthmus.mcs.derived_services import behind, derived_service
 from isthmus.mcs.exports import takes_endpoints
@@ -17,10 +17,11 @@ from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.mirrored_slices import mirrored
+from isthmus.mcs.unpublished import RecordStatus
 from isthmus.mcs.view import Settings, View, read
-from isthmus.mcs.words import exported
+from isthmus.mcs.words import exported_labels
 from isthmus.model.clusters import Cluster, reachability_changed
-from isthmus.model.mcs import Merged, OverQuota, OwnExport
+from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
@@ -37,9 +38,12 @@ from isthmus.model.tables import (
     OBSERVED,
     OVER_QUOTA,
     OWN_EXPORTS,
+    PEER_REFUSALS,
+    RECORDS_STATUS,
+    REFUSED_RECORDS,
     SERVICES,
 )
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, on_change, unit_of
 
 
 def derived(settings: Settings) -> Derived[Object]:
@@ -53,17 +57,20 @@ def derived(settings: Settings) -> Derived[Object]:
         compute=compute,
         unit="service",
         reads={
-            MERGED: _name,
-            EXPORTS: _name,
-            EXPORT_MARKS: _name,
-            OWN_EXPORTS: _name,
-            IMPORTS: _name,
+            MERGED: unit_of("name"),
+            EXPORTS: unit_of("name"),
+            EXPORT_MARKS: unit_of("name"),
+            OWN_EXPORTS: unit_of("name"),
+            IMPORTS: unit_of("name"),
             SERVICES: _service,
             ENDPOINT_SETS: _endpoint_set,
             NAMESPACES: _namespace,
             CLUSTERS: _cluster,
             OBSERVED: _observed,
-            OVER_QUOTA: _name,
+            OVER_QUOTA: unit_of("name"),
+            PEER_REFUSALS: _refusal,
+            REFUSED_RECORDS: _refusal,
+            RECORDS_STATUS: on_change(unpublished.changed, _of_record),
         },
     )
 
@@ -87,7 +94,8 @@ def drafts(view: View) -> Iterator[Draft]:
             parts = [*mirrored(view), *(remote.of_import(view) if view.behind_import else ())]
             yield from (slices.endpoint_slice(behind(view, view.merged), part) for part in parts)
     if view.service is not None and view.shared and view.behind_service:
-        service = slices.Behind(view.name, view.service.uid, exported(view.service.labels), view.service.headless)
+        labels = exported_labels(view.service.labels)
+        service = slices.Behind(view.name, view.service.uid, labels, view.service.headless)
         yield from (slices.endpoint_slice(service, part) for part in remote.of_global(view, view.service))
     if view.mark is not None:
         yield export_status(view, view.mark)
@@ -96,14 +104,27 @@ def drafts(view: View) -> Iterator[Draft]:
 Named = Merged | Export | ExportMark | OverQuota | OwnExport | Import
 
 
-def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceName]:
-    return {row.name for row in (old, new) if row is not None}
-
-
 def _service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:
     """The name itself, and the import whose derived Service is called so."""
     names = {row.name for row in (old, new) if row is not None}
     return names | {merged.name for name in names for merged in reader.by(MERGED, "derived", name)}
+
+
+def _refusal(
+    reader: Reader, old: PeerRefusal | RefusedRecord | None, new: PeerRefusal | RefusedRecord | None
+) -> Iterable[ServiceName]:
+    """The name itself, or the export whose endpoints are published under this name."""
+    row = new or old
+    return {row.name, *(each.name for each in reader.by(MERGED, "derived", row.name))} if row is not None else ()
+
+
+def _of_record(reader: Reader, old: RecordStatus | None, new: RecordStatus | None) -> Iterable[ServiceName]:
+    """The export's own name, and the one whose endpoints are published under this name."""
+    row = new or old
+    if row is None:
+        return ()
+    _, name = row.key
+    return {name, *(each.name for each in reader.by(MERGED, "derived", name))}
 
 
 def _endpoint_set(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:

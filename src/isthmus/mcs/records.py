@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from isthmus.clusterset import endpoints, exports
-from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, same_sharing
+from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, sharing_changed
 from isthmus.mcs.words import SERVICE_NAME
+from isthmus.model.addresses import reserved
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
-from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port, Service, is_global
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Service, is_global
 from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import ENDPOINT_SETS, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 
 Unit = tuple[str, ServiceName]
 
@@ -55,8 +56,11 @@ def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = Tru
         reads={
             OWN_EXPORTS: _of_export,
             SERVICES: _of_service,
-            NAMESPACES: _of_namespace,
-            MERGED: _of_merged,
+            # exports of a namespace come as own exports
+            NAMESPACES: on_change(
+                sharing_changed, through(SERVICES, lambda row: ("services", row.name), index="namespace")
+            ),
+            MERGED: unit_of(lambda row: ("services", derived_name(row.name))),
             ENDPOINT_SETS: of_endpoints,
         },
         # Complete when the own API server is: clusters that waited for each other's records would never begin.
@@ -89,10 +93,15 @@ def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> I
 def _of_exported(reader: Reader, name: ServiceName, merged: Merged, publisher: Publisher) -> Iterator[Record]:
     own, service = reader.get(OWN_EXPORTS, merged.name), reader.get(SERVICES, (merged.name, KUBERNETES))
     if own is not None and own.export is not None and service is not None:
-        agreed = agreed_ports(own.export, merged)
-        found = (agreeing(each, agreed) for each in _own_endpoints(reader, merged.name, publisher.cluster))
-        kept = [each for each in found if each is not None]
+        kept = published_endpoints(reader, merged, own.export, publisher.cluster)
         yield _record(name, service, kept, publisher, labels=((SERVICE_NAME, split(merged.name)[1]),))
+
+
+def published_endpoints(reader: Reader, merged: Merged, export: Export, cluster: ClusterName) -> list[Endpoint]:
+    """Return the endpoints of the own cluster's export at the ports on which the clusterset agrees."""
+    agreed = agreed_ports(export, merged)
+    endpoints = (agreeing(each, export, agreed) for each in _own_endpoints(reader, merged.name, cluster))
+    return [each for each in endpoints if each is not None]
 
 
 def _record(
@@ -117,17 +126,23 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
 
 
 def _own_endpoints(reader: Reader, name: ServiceName, cluster: ClusterName) -> list[Endpoint]:
-    """Of all slices of the Service. An address in several has its best condition, and the ports of all that have it."""
+    """Return the endpoints of all slices of the Service, without addresses for which peers would refuse the record.
+
+    An address that several slices list takes the best condition among them, and the ports of all endpoints in that
+    condition: two ports of one name are those of two pods in the network of their node.
+    """
     slices = [row for row in reader.by(ENDPOINT_SETS, "service", name) if _is_own(row, cluster)]
     by_address: dict[str, Endpoint] = {}
     for row in sorted(slices, key=lambda row: row.part):
         for endpoint in row.endpoints:
+            if reserved(endpoint.address):
+                continue
             before = by_address.get(endpoint.address)
             if before is None or endpoint.condition < before.condition:
                 by_address[endpoint.address] = endpoint
             elif endpoint.condition == before.condition:
-                ports = {port.name: port for port in (*before.ports, *endpoint.ports)}
-                by_address[endpoint.address] = structs.replace(before, ports=tuple(ports.values()))
+                ports = tuple(dict.fromkeys((*before.ports, *endpoint.ports)))
+                by_address[endpoint.address] = structs.replace(before, ports=ports)
     return list(by_address.values())
 
 
@@ -148,16 +163,3 @@ def _of_service(reader: Reader, old: Service | None, new: Service | None) -> Ite
     row = new or old
     if row is not None and row.source == KUBERNETES:
         yield from _service_units(row.name)
-
-
-def _of_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[Hashable]:
-    """Services published under their own names only: exports of the namespace come as own exports."""
-    row = new or old
-    if row is not None and not same_sharing(old, new):
-        yield from (("services", each.name) for each in reader.by(SERVICES, "namespace", row.name))
-
-
-def _of_merged(reader: Reader, old: Merged | None, new: Merged | None) -> Iterator[Hashable]:
-    row = new or old
-    if row is not None:
-        yield ("services", derived_name(row.name))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from isthmus.desired import is_our_row
+from isthmus.mcs import unpublished
 from isthmus.mcs.exports import agreed, is_shared_namespace, takes_slices
 from isthmus.mcs.merged import AWAITED
+from isthmus.mcs.unpublished import RecordStatus
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
 from isthmus.model.clusters import PeerState, reachability
 from isthmus.model.hosts import canonical, family
-from isthmus.model.mcs import Merged, OverQuota, OwnExport
+from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import (
     Condition,
     EndpointSet,
+    Export,
     ExportMark,
     Family,
     Import,
@@ -37,10 +40,14 @@ from isthmus.model.tables import (
     NAMESPACES,
     OVER_QUOTA,
     OWN_EXPORTS,
+    PEER_REFUSALS,
+    REFUSED_RECORDS,
     SERVICES,
 )
 from isthmus.sources import karmada
-from isthmus.statedb import Reader
+from isthmus.statedb import Reader, Table
+
+R = TypeVar("R", PeerRefusal, RefusedRecord)
 
 
 class Settings(NamedTuple):
@@ -72,8 +79,8 @@ class View(NamedTuple):
     """The own cluster's endpoints of the Service, a slice each."""
     published: tuple[EndpointSet, ...]
     """Endpoints that peers publish and that can be reached from here, of the derived Service and of the name itself."""
-    agreed: dict[ClusterName, frozenset[str]]
-    """By exporting cluster, the own one included: the names of its ports that mean what they mean in the import."""
+    agreed: dict[ClusterName, tuple[Export, frozenset[str]]]
+    """Each export, the own one included, with the names of its ports that mean what they mean in the import."""
     behind_import: bool
     """Slices of other clusters are wanted behind the derived Service."""
     behind_service: bool
@@ -81,6 +88,12 @@ class View(NamedTuple):
     endpoints_ready: bool
     """Some exporting cluster has a ready endpoint, on whatever network, or has not been received from yet."""
     over_quota: OverQuota | None
+    refused: tuple[PeerRefusal, ...]
+    """Records of the own cluster's export that peers do not take."""
+    unpublished: tuple[RecordStatus, ...]
+    """Records of the own cluster's export whose last change the own etcd does not have."""
+    not_taken: tuple[RefusedRecord, ...]
+    """Records of peers' exports that this cluster does not take, or in part only."""
     stale: tuple[ClusterName, ...]
     """Exporting clusters that cannot be reached: what they last published still counts."""
     silent: tuple[ClusterName, ...]
@@ -110,6 +123,11 @@ class View(NamedTuple):
         return tuple(f for f in common if f in self.settings.families) if common else self.settings.families
 
     @property
+    def lacks_ports(self) -> bool:
+        """True if no Service can be made of the import: one with an address must have a port."""
+        return self.merged is not None and self.merged.type != "Headless" and not self.merged.ports
+
+    @property
     def taken(self) -> bool:
         """The derived Service's name is in use by a Service that is not ours."""
         return self.found_service is not None and not is_our_row(self.found_service)
@@ -122,7 +140,7 @@ class View(NamedTuple):
     @property
     def has_derived_service(self) -> bool:
         """Whether a derived Service is wanted for an import of this name."""
-        usable = self.shared and bool(self.families) and self.over_quota is None
+        usable = self.shared and bool(self.families) and not self.lacks_ports and self.over_quota is None
         if self.karmadas:  # calls to the address that callers know go on; nothing new is made
             return usable and self.derived_service is not None
         return usable and not (self.import_taken or self.taken)
@@ -175,13 +193,16 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         behind_service=service is not None and takes_slices(service),
         endpoints_ready=merged is None or _endpoints_ready(reader, merged, behind, sets),
         over_quota=reader.get(OVER_QUOTA, name),
+        refused=_records(reader, PEER_REFUSALS, name),
+        unpublished=unpublished.read(reader, name),
+        not_taken=_records(reader, REFUSED_RECORDS, name),
         stale=_in_state(reader, merged, "stale"),
         silent=_in_state(reader, merged, "silent"),
         through_gateways=_through_gateways(reader, merged, settings),
     )
 
 
-def _published(reader: Reader, found: Iterable[EndpointSet], settings: Settings) -> tuple[EndpointSet, ...]:
+def _published(reader: Reader, sets: Iterable[EndpointSet], settings: Settings) -> tuple[EndpointSet, ...]:
     """What peers publish that can be reached from here, by cluster, but for addresses in the own cluster's ranges.
 
     A cluster on another network is left out, and so is one that keeps its endpoints for itself.
@@ -189,7 +210,7 @@ def _published(reader: Reader, found: Iterable[EndpointSet], settings: Settings)
     own = reader.get(CLUSTERS, settings.cluster)
     ranges = own.own_ranges if own is not None else ()
     rows = []
-    for row in found:
+    for row in sets:
         shared = row.source == CLUSTERSET and row.cluster != settings.cluster and row.shared
         if shared and reachability(own, reader.get(CLUSTERS, row.cluster)) == "direct":
             kept = tuple(each for each in row.endpoints if not range_of(each.address, ranges))
@@ -210,6 +231,14 @@ def _through_gateways(reader: Reader, merged: Merged | None, settings: Settings)
     own = reader.get(CLUSTERS, settings.cluster)
     exporters = merged.clusters if merged is not None else ()
     return frozenset(name for name in exporters if reachability(own, reader.get(CLUSTERS, name)) == "gateway")
+
+
+def _records(reader: Reader, table: Table[Any, R], name: ServiceName) -> tuple[R, ...]:
+    """Refusals of an export of this name, and of the endpoints behind it, by cluster."""
+    if not reader.count(table):
+        return ()
+    rows = (row for each in (name, derived(name)) for row in reader.by(table, "name", each))
+    return tuple(sorted(rows, key=lambda row: (row.cluster, row.kind)))
 
 
 def _in_state(reader: Reader, merged: Merged | None, state: PeerState) -> tuple[ClusterName, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
+from isthmus.model.names import LABEL_VALUE, QUALIFIED
 from isthmus.model.services import TOPOLOGY_MODE as TOPOLOGY_MODE
 from isthmus.model.services import Labels
 
@@ -57,6 +58,47 @@ def reserved(key: str) -> bool:
     return any(domain == each or domain.endswith(f".{each}") for each in RESERVED_DOMAINS)
 
 
-def exported(pairs: Labels) -> dict[str, str]:
-    """Exported labels or annotations as they reach our objects."""
-    return {key: value for key, value in pairs if not reserved(key)}
+MAX_ANNOTATIONS: Final = 250_000
+"""Bytes of keys and values: the API server takes 256 KiB of an object's annotations, ours among them."""
+
+Omission = Literal["Invalid", "Reserved", "TooLarge"]
+
+
+def exported_labels(pairs: Labels) -> dict[str, str]:
+    """Exported labels as they reach our objects, without those that the API server would refuse the object for."""
+    return {key: value for key, value in pairs if not _label_omission(key, value)}
+
+
+def exported_annotations(pairs: Labels) -> dict[str, str]:
+    """Exported annotations as they reach our objects, in order of keys as far as there is room for them."""
+    omitted = omitted_annotations(pairs)
+    return {key: value for key, value in pairs if key not in omitted}
+
+
+def omitted_labels(pairs: Labels) -> dict[str, Omission]:
+    """Keys of exported labels that reach no object, with the reason."""
+    return {key: why for key, value in pairs if (why := _label_omission(key, value))}
+
+
+def omitted_annotations(pairs: Labels) -> dict[str, Omission]:
+    """Keys of exported annotations that reach no object, with the reason."""
+    omitted: dict[str, Omission] = {}
+    total = 0
+    for key, value in pairs:
+        if why := _key_omission(key):
+            omitted[key] = why
+        elif total + (size := len(key) + len(value.encode())) > MAX_ANNOTATIONS:
+            omitted[key] = "TooLarge"
+        else:
+            total += size
+    return omitted
+
+
+def _label_omission(key: str, value: str) -> Omission | None:
+    return _key_omission(key) or (None if LABEL_VALUE.fits(value) else "Invalid")
+
+
+def _key_omission(key: str) -> Omission | None:
+    if reserved(key):
+        return "Reserved"
+    return None if QUALIFIED.fits(key) else "Invalid"

@@ -1,16 +1,18 @@
-"""Reserved addresses: those that no Service, no endpoint of a peer and no frontend may have, whoever asks for them.
+"""Reserved addresses, which no Service, no endpoint of a peer and no frontend may have.
 
-Kubernetes refuses the same of EndpointSlices and load balancers' status (``ValidateNonSpecialIP`` of its API
-validation: unspecified, loopback, link-local, link-local multicast); multicast as a whole and the broadcast address are
-refused here as well. Link-local holds the clouds' metadata service (169.254.169.254) and node-local name servers.
+Kubernetes refuses nearly the same addresses in EndpointSlices and load balancers' status (``ValidateNonSpecialIP`` of
+its API validation: unspecified, loopback, link-local, link-local multicast). All of multicast and the broadcast address
+are refused here as well. Link-local has the clouds' metadata service (169.254.169.254) and node-local name servers.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from socket import AF_INET, inet_pton
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final, Literal
+
+from isthmus import bounds
+from isthmus.bounds import IPNetwork, OutOfBounds, packed_ipv4
 
 Reserved = Literal["", "unspecified", "loopback", "link-local", "multicast", "broadcast", "not an address"]
 
@@ -33,19 +35,19 @@ _FIRST_OCTETS: Final = frozenset(
     if isinstance(each, IPv4Network)
     for octet in range(each.network_address.packed[0], each.broadcast_address.packed[0] + 1)
 )
-"""How IPv4 addresses begin that may be reserved."""
+"""First octets of the reserved IPv4 ranges."""
 
 
 def usual(address: str) -> bool:  # hot:
-    """Whether this is a canonical IPv4 address that is not reserved: nearly all are, and it is quick to see."""
+    """True if this is a canonical IPv4 address outside of the reserved ranges: the fast path."""
     try:
-        return inet_pton(AF_INET, address)[0] not in _FIRST_OCTETS  # takes canonical IPv4 and nothing else
+        return packed_ipv4(address)[0] not in _FIRST_OCTETS
     except (OSError, ValueError):
         return False
 
 
 def reserved(address: str) -> Reserved:  # hot:
-    """Why an address is reserved; empty for one that is not. An IPv4-mapped IPv6 address is judged as its IPv4 one.
+    """Reason why an address is reserved, empty if it is not. An IPv4-mapped IPv6 address is judged as its IPv4 one.
 
     >>> reserved("169.254.169.254"), reserved("::ffff:127.0.0.1"), reserved("10.1.1.2")
     ('link-local', 'loopback', '')
@@ -56,30 +58,29 @@ def reserved(address: str) -> Reserved:  # hot:
 @lru_cache(65_536)
 def _reserved(address: str) -> Reserved:
     try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
+        ip = bounds.ip(address.partition("%")[0])
+    except OutOfBounds:
         return "not an address"
-    plain = _unmapped(parsed)
-    return next((name for name, network in _RANGES if plain in network), "")
+    return next((name for name, network in _RANGES if ip in network), "")
 
 
 def permit_loopback() -> None:
-    """From now on 127.0.0.0/8 is not reserved in this process: of a lab that has no other addresses."""
+    """Stop reserving 127.0.0.0/8 in this process, for a lab that has no other addresses."""
     _RANGES.remove(("loopback", IPv4Network("127.0.0.0/8")))
     _reserved.cache_clear()
 
 
 def is_range(text: str) -> bool:
-    """Whether this is a range of addresses, with a prefix length and no bits beyond it."""
+    """True for a range of addresses with a prefix length and no bits beyond it."""
     try:
-        ip_network(text)
-    except ValueError:
+        bounds.network(text)
+    except OutOfBounds:
         return False
-    return "/" in text
+    return True
 
 
 def range_of(address: str, ranges: tuple[str, ...]) -> str:
-    """The first of some ranges that an address is in, as it was written; empty where it is in none.
+    """Return the first range that contains an address, as it was written; empty if none does.
 
     >>> range_of("10.1.2.3", ("10.2.0.0/16", "10.1.0.0/16")), range_of("fd00::1", ("10.1.0.0/16",))
     ('10.1.0.0/16', '')
@@ -89,15 +90,23 @@ def range_of(address: str, ranges: tuple[str, ...]) -> str:
 
 @lru_cache(65_536)
 def _range_of(address: str, ranges: tuple[str, ...]) -> str:
-    parsed = _unmapped(ip_address(address))
+    parsed = bounds.ip(address)
     return next((text for text, network in zip(ranges, _networks(ranges), strict=True) if parsed in network), "")
 
 
+def overlap(ranges: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the first range that overlaps one of the others, with that one; ``None`` if none does.
+
+    >>> overlap(("10.2.0.0/16", "10.1.8.0/24"), ("fd00::/8", "10.1.0.0/16"))
+    ('10.1.8.0/24', '10.1.0.0/16')
+    """
+    for text, network in zip(ranges, _networks(ranges), strict=True):
+        for other, existing in zip(others, _networks(others), strict=True):
+            if network.version == existing.version and network.overlaps(existing):
+                return text, other
+    return None
+
+
 @lru_cache(1024)
-def _networks(ranges: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
-    return tuple(ip_network(each) for each in ranges)
-
-
-def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
+def _networks(ranges: tuple[str, ...]) -> tuple[IPNetwork, ...]:
+    return tuple(map(bounds.network, ranges))

@@ -1,23 +1,24 @@
-"""Derived rows: what clients call, what answers, and what a call is spread over."""
+"""Derived rows: frontends that clients call, backends that answer, and plans that spread calls over them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from msgspec import Struct
 
+from isthmus import bounds
+from isthmus.bounds import Syntax
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Affinity, Condition, Family, Protocol
 
 
 class Scope(IntEnum):
-    """From where a frontend is called: outside (any pod), or inside where internalTrafficPolicy differs.
+    """Callers that a frontend serves: all pods (external), or pods of the cluster if internalTrafficPolicy differs.
 
-    The originals are what calls that a redirect does not mean are answered by, each beside what is redirected.
+    An original scope exists beside a redirect and serves the callers that the redirect excludes.
     """
 
     EXTERNAL = 0
@@ -26,33 +27,39 @@ class Scope(IntEnum):
     ORIGINAL_INTERNAL = 3
 
     def original(self) -> Scope:
-        """The scope of what a redirect replaced."""
+        """Return the scope of the frontend that a redirect replaced."""
         return Scope(self | Scope.ORIGINAL)
 
     @property
     def called(self) -> Scope:
-        """The scope in which a client calls."""
+        """Scope in which a client calls, with or without a redirect."""
         return Scope(self & Scope.INTERNAL)
 
     @property
     def is_original(self) -> bool:
-        """Whether a local redirect means nothing here."""
+        """True if a local redirect does not apply in this scope."""
         return self >= Scope.ORIGINAL
 
 
 SCOPES: Final = ("", "/i", "/o", "/oi")
-"""How a key of each scope ends."""
-PLAN_KEY: Final = re.compile(r"(.+):(\d{1,5})/(TCP|UDP|SCTP)/(IPv4|IPv6)(/i|/o|/oi)?\Z", re.DOTALL)
-"""The text of a plan's key."""
+"""Suffix of the text of a key, by scope."""
+PLAN_KEY: Final = Syntax(
+    r"(?s)(.+):(\d{1,5})/(TCP|UDP|SCTP)/(IPv4|IPv6|any)(/i|/o|/oi)?", most=1024, meaning="the key of a plan"
+)
+"""Text of a plan's key."""
+
+
+PlanFamily = Family | Literal["any"]
+"""``any`` in the plans of an Envoy, which calls backends of either family whatever family it is called by."""
 
 
 class PlanKey(Struct, frozen=True, gc=False, order=True):
-    """What has one plan: a port of a service, for one address family and scope. ``port`` is the service's port."""
+    """Key of a plan: one port of a service, for an address family and scope. ``port`` is the service's port."""
 
     service: ServiceName
     port: int
     protocol: Protocol
-    family: Family
+    family: PlanFamily
     scope: Scope = Scope.EXTERNAL
 
     def __str__(self) -> str:
@@ -60,21 +67,21 @@ class PlanKey(Struct, frozen=True, gc=False, order=True):
 
     @staticmethod
     def parse(text: str) -> PlanKey | None:
-        """The key that is written so, if one is."""
-        if (found := PLAN_KEY.match(text)) is None:
+        """Return the key with this text, ``None`` if the text is not a key."""
+        if (match := PLAN_KEY.match(text)) is None:
             return None
-        service, port, protocol, family, scope = found.groups(default="")
+        service, port, protocol, family, scope = match.groups(default="")
         return PlanKey(
             ServiceName(service),
-            int(port),
+            bounds.count(port, most=bounds.MAX_PORT),
             cast("Protocol", protocol),
-            cast("Family", family),
+            cast("PlanFamily", family),
             Scope(SCOPES.index(scope)),
         )
 
 
 class FrontendKey(Struct, frozen=True, gc=False, order=True):
-    """What a client calls. ``address`` is canonical text of either family."""
+    """Address, port and protocol that a client calls. ``address`` is canonical text of either family."""
 
     address: str
     port: int
@@ -83,7 +90,7 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
 
     @property
     def called(self) -> FrontendKey:
-        """The key of the calls that a client makes; an original scope answers some of the same calls."""
+        """Key that a client uses. An original scope answers a part of the calls to the same address."""
         return FrontendKey(self.address, self.port, self.protocol, self.scope.called) if self.scope > 1 else self
 
     def __str__(self) -> str:
@@ -93,11 +100,11 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
 FrontendType = Literal[
     "ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect", "IslandPod"
 ]
-"""Why an address is a service's."""
+"""Kind of claim by which a service has an address."""
 
 
 class Frontend(Struct, frozen=True, gc=False):
-    """An address whose calls Isthmus answers, and the plan that it follows. The winner of several claims."""
+    """An address whose calls Isthmus answers, and its plan. Of several claims on the address this one won."""
 
     key: FrontendKey
     service: ServiceName
@@ -107,11 +114,13 @@ class Frontend(Struct, frozen=True, gc=False):
     shadowed: tuple[ServiceName, ...] = ()
     """Other services that claim the address and lost."""
     import_of: ServiceName = ServiceName("")
-    """The import that the service stands for, which is what people call it; empty for a plain Service."""
+    """Import that the service represents, by whose name people know it; empty for a plain Service."""
+    managed: bool = True
+    """False if only redirected calls are answered here, because another proxy answers the Service."""
 
 
 class BackendKey(Struct, frozen=True, gc=False, order=True):
-    """A backend of a service: the same address in two clusters, or for two services, is two rows."""
+    """Key of a backend. The same address in two clusters, or for two services, is two backends."""
 
     service: ServiceName
     cluster: ClusterName
@@ -121,7 +130,7 @@ class BackendKey(Struct, frozen=True, gc=False, order=True):
 
 
 class Backend(Struct, frozen=True, gc=False):
-    """An address that answers for a service. For an import that service is its derived one, as for its frontends."""
+    """An address that answers for a service. The service of an import is its derived Service, as in frontends."""
 
     key: BackendKey
     port_names: tuple[str, ...]
@@ -133,17 +142,17 @@ class Backend(Struct, frozen=True, gc=False):
     for_zones: tuple[str, ...] = ()
     pod: str = ""
     healthy: bool = True
-    """False: its last probe failed, whatever its condition."""
+    """``False`` if its last probe failed, whatever its condition."""
     lapsed: bool = False
-    """True: its cluster has been unreachable for longer than the cache lifetime; a probe that passes keeps it."""
+    """``True`` if its cluster was unreachable for longer than the cache lifetime and a passing probe retains it."""
     import_of: ServiceName = ServiceName("")
     stands_for: int = 0
-    """Of an island: its address is this node's Envoy, which calls through the island's gateways, and stands for so many
-    endpoints there; 0: it is an endpoint itself."""
+    """Number of an island's endpoints that it represents: its address is then this node's Envoy, which calls through
+    the island's gateways. 0 if it is an endpoint itself."""
 
     @property
     def count(self) -> int:
-        """Endpoints that calls of it are spread over."""
+        """Number of endpoints that its calls are spread over."""
         return self.stands_for or 1
 
 
@@ -153,40 +162,65 @@ class Probe(Struct, frozen=True, gc=False):
     key: BackendKey
     healthy: bool
     reason: str = ""
-    """What the last failed probe met, where it is not healthy."""
+    """Error of the last failed probe, if it is not healthy."""
     since: float = 0.0
-    """When the verdict came to be this one, Unix time, s."""
+    """Time of the current verdict's first probe, Unix seconds."""
 
 
 class Failure(Struct, frozen=True, gc=False):
-    """Input row: this node's kernel has ejected a backend; calls go to others until one finds that it answers."""
+    """Input row: a backend that all calls of this node avoid until a single one, or the agent, connects to it again."""
 
     key: BackendKey
     error: str
-    """All of it, as a sentence."""
+    """The failure in one sentence."""
     reason: str
     """``refused``, ``silent`` or ``unreachable``."""
     failures: int
-    """Connects that failed in a row."""
+    """Number of consecutive failed connects."""
     since: float
-    """Unix time, s."""
+    """Time of the ejection, Unix seconds."""
     until: float
-    """When a single call tries it again."""
+    """Time at which a single call tries it again, Unix seconds."""
+    confirmed: bool = False
+    """True if the agent cannot connect to it either; False if two pods or more found it dead at a time."""
+
+
+CallerVerdict = Literal["", "answers", "dead"]
+"""Result of the agent's own connects to a backend; empty while unknown."""
+
+
+class CallerFailure(Struct, frozen=True, gc=False, kw_only=True):
+    """Input row: a backend that the calls of one caller of this node avoid, since that caller's connects fail."""
+
+    caller: int
+    """Lower half of the cookie of the caller's network namespace."""
+    key: BackendKey
+    pod: str = ""
+    """``namespace/name``; empty for the node's own network and for a caller that is not known yet."""
+    reason: str
+    """``refused``, ``silent`` or ``unreachable``."""
+    failures: int
+    """Number of this caller's consecutive failed connects."""
+    since: float
+    """Time of the ejection, Unix seconds."""
+    until: float
+    """Time at which a single call of this caller tries the backend again, Unix seconds."""
+    verdict: CallerVerdict = ""
 
 
 class Ejection(Struct, frozen=True, gc=False):
-    """When a backend that fails connects is passed over, and for how long."""
+    """Thresholds and durations of ejecting a backend that fails connects."""
 
     after: int = 3
-    """Failed connects in a row; 0: never."""
+    """Consecutive failed connects after which it is ejected. 0 disables ejection."""
     first: float = 1.0
-    """Seconds the first time; twice as long each time that the trial after it fails."""
+    """Seconds of the first ejection, doubled after each failed trial."""
     longest: float = 30.0
-    """Seconds."""
+    """Upper bound of those seconds."""
 
 
 class Target(Struct, frozen=True, gc=False, order=True):
-    """A backend as a plan refers to it and the kernel needs it."""
+    """The part of a backend that a plan refers to and the kernel stores."""
 
     address: str
     port: int
@@ -197,39 +231,50 @@ class Target(Struct, frozen=True, gc=False, order=True):
 
 if TYPE_CHECKING:
     Targets = Sequence[Target]
-else:  # what a reader of JSON makes of it
+else:  # the type for readers of JSON
     Targets = tuple[Target, ...]
 
 
 class Group(Struct, frozen=True, gc=False):
-    """Backends among which one is picked uniformly. A lower tier is preferred; weight is relative within a tier."""
+    """Backends of which a call picks one uniformly. Lower tiers are preferred; weights are relative within a tier."""
 
     targets: Targets
-    """Sorted and distinct; of many, in chunks (``model.chunked``)."""
+    """Sorted and distinct. A large group is a ``model.chunked.Chunked``."""
     tier: int = 0
     weight: int = 1
 
 
+class Consumer(Struct, frozen=True, gc=False, order=True):
+    """A proxy of the node that gets the calls of one namespace instead of the backends of a plan."""
+
+    namespace: str
+    target: Target
+
+
 class Plan(Struct, frozen=True, gc=False):
-    """What the calls of some frontends are spread over: all the datapath needs of them, and nothing else."""
+    """Distribution of the calls to some frontends: everything that the datapath needs, and nothing else."""
 
     key: PlanKey
     frontends: tuple[FrontendKey, ...]
     """Sorted. A plan without frontends is not programmed."""
     groups: tuple[Group, ...]
-    """Targets sorted in each group. No target at all: a call is refused at once."""
+    """Groups of sorted targets. Calls are refused at once if no group has a target."""
     affinity: Affinity = "None"
     affinity_timeout: int = 0
-    """Seconds a client stays with its backend; 0 without affinity."""
+    """Seconds for which a client keeps its backend. 0 without affinity."""
     consistent: bool = False
-    """Calls of one pod stay with one backend on whichever node, as far as the backends do (loadbalancer/maglev.py)."""
+    """Send all calls of a pod to one backend, on any node, by consistent hashing (loadbalancer/maglev.py)."""
     ejection: Ejection | None = None
-    """None: as the node's configuration has it."""
+    """``None`` selects the node's configuration."""
     awaited: tuple[str, ...] = ()
-    """Sources and clusters whose first list is not whole: what an earlier process left of them stays."""
+    """Sources and clusters without a complete first list. Entries of them that an earlier process left are retained."""
     redirected_by: str = ""
-    """Owner of the redirect that replaced the service's own backends; empty: these are they."""
+    """Owner of the redirect that replaced the service's own backends; empty if they are the service's own."""
     skip: tuple[str, ...] = ()
-    """Addresses of pods whose calls the redirect does not mean: they follow the plan of the original, where it is ours,
-    and else go where they were going."""
+    """Addresses of pods that the redirect excludes. Their calls follow the original's plan if it exists, and are not
+    translated otherwise."""
     import_of: ServiceName = ServiceName("")
+    consumers: tuple[Consumer, ...] = ()
+    """Sorted. Callers that are not known as a pod of this node follow the groups."""
+    consumers_only: bool = False
+    """Calls of all other namespaces are not answered here and keep their destination."""

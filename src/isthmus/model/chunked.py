@@ -1,8 +1,8 @@
-"""Sorted sequences that may be large, and change a little at a time.
+"""Sorted immutable sequences that may be large and change a little at a time.
 
-Up to ``SMALL`` items are a plain tuple. More are chunks, and the next version shares those it leaves alone: making it,
-comparing it with the one before and finding what differs cost what has changed, not what there is. Which items are in
-which chunk follows from the changes that led there and means nothing: equal items are equal sequences.
+Up to ``SMALL`` items are a plain tuple. More are stored in chunks, and a new version shares the unchanged chunks: the
+cost of creating it, comparing it with its predecessor and computing the difference depends on the size of the change.
+The distribution over chunks depends on earlier changes and has no meaning: equal items are equal sequences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, overload
 
 
 class Ordered(Protocol):
-    """What can be sorted."""
+    """A type with an order."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -23,19 +23,19 @@ class Ordered(Protocol):
 T = TypeVar("T", bound=Ordered)
 
 CHUNK: Final = 256
-"""Items of a chunk at first: near the root of the largest service's size, where chunks and their items cost the same.
-A chunk that has grown to twice as many is split."""
+"""Items in a new chunk: near the root of the largest service's size, where chunks and their items cost the same. It is
+split when it has twice as many."""
 SMALL: Final = 256
-"""Items up to which copying all of them costs less than looking for a chunk."""
+"""Items up to which copying all of them costs less than finding a chunk."""
 
 _first = itemgetter(0)
 
 
 class Chunked(Sequence[T]):
-    """Sorted distinct items in chunks, none of them empty. Immutable but for what saves work.
+    """Sorted distinct items in chunks, none of them empty. Immutable except for ``step``, which only saves work.
 
-    ``step``: the sequence that it was made of by :func:`changed`, and what was removed and added. A sequence lets go of
-    its own step when the next is made of it, so that no more than two are kept.
+    ``step``: the predecessor from which :func:`changed` created it, and the removed and added items. A sequence drops
+    its own step when a successor is created, so that no more than two versions are retained.
     """
 
     __slots__ = ("_size", "chunks", "step")
@@ -55,23 +55,23 @@ class Chunked(Sequence[T]):
         return f"<Chunked of {self._size} in {len(self.chunks)} chunks>"
 
     @overload
-    def __getitem__(self, at: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[T]: ...
-    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
-        return tuple(self)[at]
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return tuple(self)[index]
 
     def __contains__(self, item: Any) -> bool:
         chunk = self.chunks[_place(self.chunks, item)]
-        at = bisect_left(chunk, item)
-        return at < len(chunk) and bool(chunk[at] == item)
+        index = bisect_left(chunk, item)
+        return index < len(chunk) and bool(chunk[index] == item)
 
     def first(self, item: T) -> T | None:
-        """The first that is not less than this one; None where all are."""
+        """Return the first item that is not less than this one; ``None`` if there is none."""
         place = _place(self.chunks, item)
-        at = bisect_left(self.chunks[place], item)
-        if at < len(self.chunks[place]):
-            return self.chunks[place][at]
+        index = bisect_left(self.chunks[place], item)
+        if index < len(self.chunks[place]):
+            return self.chunks[place][index]
         return self.chunks[place + 1][0] if place + 1 < len(self.chunks) else None
 
     def __eq__(self, other: object) -> bool:
@@ -79,14 +79,14 @@ class Chunked(Sequence[T]):
             return tuple(self) == other if isinstance(other, tuple) else NotImplemented
         if self._size != other._size:
             return False
-        for one, two in zip(self.chunks, other.chunks, strict=False):
-            if one is two:
+        for chunk, other_chunk in zip(self.chunks, other.chunks, strict=False):
+            if chunk is other_chunk:
                 continue
-            least = min(len(one), len(two))
-            if one[:least] != two[:least]:
-                return False  # all before them is equal, so they begin at the same item
-            if len(one) != len(two):
-                return tuple(self) == tuple(other)  # from here on chunks are others
+            least = min(len(chunk), len(other_chunk))
+            if chunk[:least] != other_chunk[:least]:
+                return False  # all earlier items are equal, so both chunks start at the same position
+            if len(chunk) != len(other_chunk):
+                return tuple(self) == tuple(other)  # chunk boundaries differ from here on
         return True
 
     def __hash__(self) -> int:
@@ -94,21 +94,21 @@ class Chunked(Sequence[T]):
 
 
 def sequence(items: Sequence[T]) -> Sequence[T]:
-    """Sorted distinct items as a tuple, or in chunks where they are many."""
+    """Return sorted distinct items as a tuple, or in chunks if there are many."""
     if len(items) <= SMALL:
         return tuple(items)
-    return Chunked(tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK))
+    return Chunked(tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK))
 
 
 def plain(value: Any) -> Any:
-    """For encoders of rows (``enc_hook`` of msgspec): a large sequence is written as a small one is."""
+    """Convert a large sequence to a tuple, for encoders of rows (``enc_hook`` of msgspec)."""
     if isinstance(value, Chunked):
         return tuple(value)
     raise NotImplementedError(f"{type(value).__name__} is no part of a row")
 
 
 def changed(items: Sequence[T], *, removed: Collection[T], added: Collection[T]) -> Sequence[T]:
-    """The sequence without some of its items and with others, which it had not got."""
+    """Return the sequence with ``removed`` taken out and ``added`` (not present before) put in."""
     if not isinstance(items, Chunked):
         return sequence(sorted([*(item for item in items if item not in removed), *added]))
     edits: dict[int, tuple[list[T], list[T]]] = {}
@@ -118,19 +118,19 @@ def changed(items: Sequence[T], *, removed: Collection[T], added: Collection[T])
         edits.setdefault(_place(items.chunks, item), ([], []))[1].append(item)
     chunks: list[tuple[T, ...]] = []
     done = 0
-    for at, (out, into) in sorted(edits.items()):
-        chunks += items.chunks[done:at]
-        chunks += _edited(items.chunks[at], out, into)
-        done = at + 1
-    found = Chunked([*chunks, *items.chunks[done:]])
-    if len(found) <= SMALL // 2:
-        return sequence(tuple(found))
-    found.step, items.step = (items, list(removed), list(added)), None
-    return found
+    for index, (out, into) in sorted(edits.items()):
+        chunks += items.chunks[done:index]
+        chunks += _edited(items.chunks[index], out, into)
+        done = index + 1
+    result = Chunked([*chunks, *items.chunks[done:]])
+    if len(result) <= SMALL // 2:
+        return sequence(tuple(result))
+    result.step, items.step = (items, list(removed), list(added)), None
+    return result
 
 
 def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
-    """(what only the old one has, what only the new one has). Chunks that both share are not looked into."""
+    """Return (items only in the old one, items only in the new one). Shared chunks are skipped."""
     if old is new:
         return [], []
     if isinstance(new, Chunked) and new.step is not None and new.step[0] is old:
@@ -138,14 +138,14 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
         return list(removed), list(added)
     befores, afters = (each.chunks if isinstance(each, Chunked) else (tuple(each),) for each in (old, new))
     shared = set(map(id, befores)).intersection(map(id, afters))
-    before, after = (_by_id([chunk for chunk in of if id(chunk) not in shared]) for of in (befores, afters))
+    before, after = (_by_id([chunk for chunk in chunks if id(chunk) not in shared]) for chunks in (befores, afters))
     removed = [before[each] for each in before.keys() - after.keys()]
     added = [after[each] for each in after.keys() - before.keys()]
-    if removed and added:  # equal items that are not the same object
-        both = set(removed).intersection(added)
-        if both:
-            removed = [item for item in removed if item not in both]
-            added = [item for item in added if item not in both]
+    if removed and added:  # equal items that are different objects
+        unchanged = set(removed).intersection(added)
+        if unchanged:
+            removed = [item for item in removed if item not in unchanged]
+            added = [item for item in added if item not in unchanged]
     return removed, added
 
 
@@ -155,12 +155,12 @@ def _by_id(chunks: Sequence[tuple[T, ...]]) -> dict[int, T]:
 
 
 def _place(chunks: Sequence[tuple[T, ...]], item: T) -> int:
-    """The chunk that an item is in, or would be."""
+    """Return the index of the chunk that contains an item, or would."""
     return max(0, bisect_right(chunks, item, key=_first) - 1)
 
 
 def _edited(chunk: tuple[T, ...], removed: Sequence[T], added: Sequence[T]) -> list[tuple[T, ...]]:
-    """A chunk after its changes: none where it is empty, two where it has grown too large."""
+    """Apply changes to a chunk: no chunk if it is empty then, several if it has grown too large."""
     items = list(chunk)
     for item in removed:
         del items[bisect_left(items, item)]
@@ -172,4 +172,4 @@ def _edited(chunk: tuple[T, ...], removed: Sequence[T], added: Sequence[T]) -> l
             insort(items, item)
     if len(items) < 2 * CHUNK:
         return [tuple(items)] if items else []
-    return [tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]
+    return [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from msgspec import Struct
 
+from isthmus import bounds
 from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Labels
 
 PeerState = Literal["connecting", "listing", "ready", "silent", "stale", "refused", "distrusted"]
-"""silent: its etcd answers, but no publisher keeps its records up to date. stale: it was ready and cannot be reached.
-Its last known records still count in both. refused, distrusted: none of them does."""
+"""``silent``: its etcd answers, but no publisher maintains its records. ``stale``: it was ready and cannot be reached.
+In both states its last known records are used. ``refused``, ``distrusted``: none of its records is used."""
 
 
 class Cluster(Struct, frozen=True, gc=False, kw_only=True):
@@ -20,89 +22,110 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
 
     name: ClusterName
     id: int = 0
-    """1 to 255 (or 511); 0 while it is not known."""
+    """1 to 255 (or 511), 0 while it is unknown."""
     own: bool = False
     state: PeerState = "connecting"
     since: str = ""
-    """When it came into this state, RFC 3339."""
+    """Time of the last change of state, RFC 3339."""
     reason: str = ""
-    """Why it is refused or stale, as a sentence."""
+    """Reason of the state in one sentence."""
     endpoints: tuple[str, ...] = ()
     """Addresses of its etcd."""
     synced: tuple[str, ...] = ()
-    """Kinds of record whose first list is whole: 'services', 'serviceexports'."""
+    """Kinds of record with a complete first list: 'services', 'serviceexports'."""
     exports_enabled: bool | None = None
     cached: bool = False
     own_ranges: tuple[str, ...] = ()
-    """Of the own cluster: configured ranges of its pods, Services and nodes, as CIDRs."""
+    """Configured ranges of the own cluster's pods, Services and nodes, as CIDRs; empty in rows of peers."""
+    service_ranges: tuple[str, ...] = ()
+    """Ranges of Services among ``own_ranges``."""
+    node_ranges: tuple[str, ...] = ()
+    """Ranges of nodes among ``own_ranges``."""
     network: str = ""
-    """Clusters of one network reach each other's pods; empty: the network everybody is on."""
+    """Network of its pods. Clusters of one network reach each other's pods; the default network is empty."""
     region: str = ""
     zone: str = ""
     labels: Labels = ()
-    """What its configuration calls it by beside that; policies select clusters by them."""
+    """Further properties from its configuration, by which policies select clusters."""
     gateways: tuple[str, ...] = ()
-    """Where calls from clusters of other networks come in: host:port."""
+    """Addresses of its gateways, ``host:port``, for calls from other networks."""
     drains: tuple[Drain, ...] = ()
-    """Of a peer: what it publishes as drained, itself or parts of it."""
+    """Drains that a peer publishes, of itself or of parts of it."""
     version: str = ""
-    """Of its Isthmus; empty for a cluster that has none."""
+    """Version of its Isthmus, empty if it runs another implementation."""
     connected: bool = False
-    """Its etcd answers."""
+    """``True`` while its etcd answers."""
     failures: int = 0
     last_failure: str = ""
-    """When it was last not to be reached, RFC 3339; ``last_failure_reason`` is the reason."""
+    """Time of the last failure to reach it, RFC 3339."""
     last_failure_reason: str = ""
     file_problem: str = ""
-    """Why its file cannot be used as it is now; what was read of it before counts meanwhile."""
+    """Reason why its file cannot be used now. The last usable content is in effect meanwhile."""
+    failing: str = ""
+    """Reasons why parts of this process that follow it fail, and are restarted; empty while all of them work."""
     certificate_ends: str = ""
-    """When the first of the certificates by which it is reached ends, RFC 3339; empty: there are none."""
+    """Earliest end of the certificates by which it is reached, RFC 3339; empty without certificates."""
     dropped: int = 0
-    """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
+    """Number of refused records: bad JSON, another cluster's name, too large, or not the peer's to publish."""
     dropped_example: str = ""
-    """One of them, with the reason."""
+    """Key of one of them, with the reason."""
+
+
+CERTIFICATE_URGENT: Final = timedelta(days=2)
+"""Time before the end of a certificate from which it is a problem: warnings may go unread, and a weekend may pass."""
+
+
+def is_ending(certificate_ends: str, now: datetime) -> bool:
+    """True if the certificates by which a cluster is reached end within days, or have ended; empty never ends."""
+    return bool(certificate_ends) and bounds.timestamp(certificate_ends) - now <= CERTIFICATE_URGENT
 
 
 UNATTENDED: Final = frozenset({"silent", "stale"})
-"""States in which a cluster's records still count and are not known to be as it is."""
+"""States in which a cluster's records are used although they may be out of date."""
 
 
 class PeerPolicy(Struct, frozen=True, gc=False, kw_only=True):
-    """What the own cluster's administrators decided about a peer: an object of the API server."""
+    """A decision of the own cluster's administrators about a peer, from an object of the API server."""
 
     cluster: ClusterName
     distrusted: bool = False
-    """None of its records counts, until this is undone."""
+    """``True`` if none of its records may be used."""
 
 
 class OwnRanges(Struct, frozen=True, gc=False):
-    """Addresses that are the own cluster's: of its pods, Services and nodes, as far as known."""
+    """Known addresses of the own cluster's pods, Services, nodes and API servers."""
 
     ranges: tuple[str, ...] = ()
-    """As CIDRs."""
+    """Ranges of pods, Services and nodes, as CIDRs."""
     addresses: frozenset[str] = frozenset()
-    """Of its nodes."""
+    """Addresses of its nodes and API servers."""
+    services: tuple[str, ...] = ()
+    """Ranges of Services among ``ranges``."""
+    nodes: tuple[str, ...] = ()
+    """Ranges of nodes among ``ranges``. Other machines may have addresses in them as well."""
+    api_servers: frozenset[str] = frozenset()
+    """Endpoints of the Service ``default/kubernetes``, as address:port."""
 
 
 Reachability = Literal["direct", "gateway", "none"]
 
 
 def reachability(own: Cluster | None, peer: Cluster | None) -> Reachability:
-    """How a pod of the own cluster can reach one of a peer.
+    """Return the way from a pod of the own cluster to a pod of a peer.
 
-    direct: both are on one network, so pods have addresses that mean the same in both. gateway: on another network,
-    through a gateway of the peer. none: on another network that has no gateway. A cluster that is not known yet is
-    taken to be on the flat network.
+    ``direct``: both are on one network, so a pod's address is valid in both. ``gateway``: the peer is on another
+    network and has gateways. ``none``: it is on another network and has none. An unknown cluster is taken to be on the
+    flat network.
     """
     network, has_gateway = _network(peer)
     return "direct" if network == _network(own)[0] else "gateway" if has_gateway else "none"
 
 
 def reachability_changed(old: Cluster | None, new: Cluster | None) -> bool:
-    """Whether a change of a cluster's row may change how it is reached, or how it reaches others."""
+    """True if a change of a cluster's row may change how it is reached, or how it reaches others."""
     return _network(old) != _network(new)
 
 
 def _network(cluster: Cluster | None) -> tuple[str, bool]:
-    """A cluster's network, empty for the flat one, and whether it has a gateway."""
+    """Return a cluster's network, empty for the flat one, and ``True`` if it has a gateway."""
     return (cluster.network, bool(cluster.gateways)) if cluster is not None else ("", False)

@@ -1,4 +1,4 @@
-"""Input rows: drains. What is drained takes no new call, as long as something else can answer."""
+"""Input rows: drains. A drained target takes no new call as long as another backend can answer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ DrainKind = Literal["Cluster", "Node", "Service"]
 
 
 class Drain(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What is drained, and how. Its JSON form is what a cluster publishes to its peers: fields are only ever added.
+    """A drain of a cluster, node or service. Clusters publish its JSON form to their peers: fields are only added.
 
-    A cluster is drained as a whole; a node's or a service's backends are those of the cluster that asks for it.
+    A cluster is drained as a whole; of a node or service, the backends in the requesting cluster.
     """
 
     kind: str = ""
-    """A DrainKind; one that a newer version publishes may be another, and drains nothing."""
+    """A DrainKind. An unknown kind, which a newer version may publish, drains nothing."""
     target: str = ""
     """The name of the cluster or node, or the Service's namespace/name."""
     reason: str = ""
-    """Who asked for it, as people know it: ``Drain isthmus-system/cluster-c2``, ``node deleted``."""
+    """Cause of the drain, for people: ``Drain isthmus-system/cluster-c2``, ``node deleted``."""
     started: str = ""
-    """RFC 3339; empty: not known, before this process first saw it."""
+    """Start, RFC 3339; empty if the drain began before this process first saw it."""
     ramp: int = 0
-    """Seconds over which the new calls decrease to none."""
+    """Seconds over which the share of new calls decreases to none."""
     deadline: int | None = None
-    """Seconds after the start when connections that are still there are closed; None: they are left alone."""
+    """Seconds after the start at which remaining connections are closed. ``None`` leaves them open."""
     ends: str = ""
-    """When the drain ends by itself, RFC 3339; empty: it does not."""
+    """Time at which the drain ends by itself, RFC 3339; empty if it does not."""
+    end_ramp: int = 0
+    """Seconds before ``ends`` over which the share of new calls grows back."""
 
 
 class DrainRequest(Struct, frozen=True, gc=False, kw_only=True):
@@ -41,21 +43,21 @@ class DrainRequest(Struct, frozen=True, gc=False, kw_only=True):
     uid: str = ""
     generation: int = 0
     invalid: str = ""
-    """Why the object cannot be followed; it drains nothing then."""
+    """Reason why the object has no effect, empty if it has."""
 
 
 class Draining(Struct, frozen=True, gc=False, kw_only=True):
-    """A drain that is in force now, and how far it has come. Written as time passes, so that plans need no clock."""
+    """A drain in effect now, and its progress. The row is updated as time passes, so that plans need no clock."""
 
     by: ClusterName
-    """The cluster that asks for it."""
+    """Cluster that requests it."""
     drain: Drain
     left: int = 0
-    """Percent of its usual share of new calls that the target still has; 0: none."""
+    """Remaining percentage of the target's usual share of new calls."""
     closing: bool = False
-    """Its deadline is over: connections to it are closed."""
+    """``True`` after the deadline: connections to the target are closed."""
 
     @property
     def key(self) -> tuple[ClusterName, str, str, str]:
-        """Of several drains of one target each is a row."""
+        """Key of the row: each drain of a target has one."""
         return (self.by, self.drain.kind, self.drain.target, self.drain.reason)

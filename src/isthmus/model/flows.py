@@ -1,4 +1,4 @@
-"""A call as ``isthmus flows`` shows it. No table: it is streamed as it happens, and forgotten."""
+"""A call as ``isthmus flows`` shows it. It is in no table: states are streamed, and the newest are kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Literal
 from msgspec import Struct
 
 Verdict = Literal["called", "refused", "lost", "rescued", "failed", "ejected"]
-"""As the counters have them: sent to a backend; no backend; an entry missing; answered by another backend than the
-first; an error for the application; in the place of an ejected backend."""
+"""Outcome of a call, named as its counter: ``called``: sent to a backend; ``refused``: no backend; ``lost``: an entry
+was missing; ``rescued``: another backend than the first one answered; ``failed``: the application received an error;
+``ejected``: sent to another backend because the chosen one is ejected."""
 
 State = Literal["sent", "connected", "failed", "given up", "ended"]
-"""``sent``: UDP, of which no more is known. ``ended``: a connection that was connected before is closed."""
+"""``sent`` is the only state of UDP. ``ended``: an established connection was closed."""
 
 FAILED: frozenset[Verdict] = frozenset({"refused", "lost", "failed"})
 """Verdicts of calls that did not reach a backend."""
@@ -23,37 +24,44 @@ class End(Struct, frozen=True, gc=False):
     cluster: str = ""
     address: str = ""
     gateways: tuple[str, ...] = ()
-    """Of an island: its gateways that answered then, one of which the call went through. The address is the listener of
-    this node's Envoy, which chose it."""
+    """Gateways of an island that answered at that time, one of which forwarded the call. The address is then the
+    listener of this node's Envoy, which chose the gateway."""
 
 
 class Flow(Struct, frozen=True, gc=False, kw_only=True):
-    """One state of a call that was sampled."""
+    """One state of a call that was sampled, that failed or that was rescued."""
 
     time: float
     """Unix time, s, when the call was made."""
     id: int
-    """The same in all states of a connection."""
+    """Identifier shared by all states of a connection."""
     state: State
     verdict: Verdict
     reason: str = ""
-    """Why it failed: refused, silent or unreachable."""
+    """Reason of a failure: ``refused``, ``silent`` or ``unreachable``."""
     protocol: str
     node: str
     pod: str
-    """namespace/name of the caller; empty where no pod of this node has its address: the node's own network."""
+    """namespace/name of the caller; empty for a caller in the node's own network."""
     source: str
     """The caller's address, and port where it is known."""
     service: str
-    """namespace/name:port; the import's where the Service stands for one."""
+    """namespace/name:port; of the import if the Service represents one."""
     called: str
     """Address and port that were called."""
     asked: End = End()
-    """The backend that the plan gave first."""
+    """The backend that the plan chose first."""
+    for_caller: bool = False
+    """True if the verdict is ``ejected`` and the backend is ejected for this caller alone."""
     answered: End = End()
-    """The backend that the call was sent to in the end."""
+    """The backend to which the call was finally sent."""
     took: float
     """Seconds from the call to this state."""
     sent: int = 0
-    """Bytes of the payload that the other side acknowledged; of ended connections alone."""
+    """Payload bytes that the other side acknowledged; for ended connections only."""
     received: int = 0
+
+
+def is_failed(flow: Flow) -> bool:
+    """True if a call had no answer: it reached no backend, or the application gave up before."""
+    return flow.verdict in FAILED or flow.state == "given up"

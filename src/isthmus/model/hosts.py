@@ -1,22 +1,23 @@
-"""Where something listens, as people write it: an address of either family, with or without a port."""
+"""Addresses of either family with an optional port, in text form."""
 
 from __future__ import annotations
 
-import ipaddress
 from typing import NamedTuple
 
+from isthmus import bounds
+from isthmus.bounds import MAX_PORT, OutOfBounds
 from isthmus.model.services import Family
 
 
 class Endpoint(NamedTuple):
-    """An address, or a name, and a port."""
+    """An address or host name, and a port."""
 
     host: str
     port: int
 
     @property
     def family(self) -> Family:
-        """That of an address."""
+        """Family of the address."""
         return family(self.host)
 
     def __str__(self) -> str:
@@ -24,27 +25,31 @@ class Endpoint(NamedTuple):
 
 
 def endpoint(text: str, *, port: int) -> Endpoint:
-    """``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10``, ``[fd00::10]:53``; ValueError for anything else."""
+    """Parse ``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10`` or ``[fd00::10]:53``. ``port``: the default.
+
+    Raises ValueError for anything else.
+    """
     ported = text.count(":") == 1 or text.startswith("[")
     host, _, number = text.rpartition(":") if ported and not text.endswith("]") else (text, "", str(port))
-    if not host.strip("[]") or not number.isdigit() or int(number) > 65535:
-        raise ValueError(f"'{text}': want an address, or address:port")
-    return Endpoint(host.strip("[]"), int(number))
+    try:
+        return Endpoint(bounds.text(host.strip("[]"), least=1, most=253), bounds.count(number, most=MAX_PORT))
+    except OutOfBounds:
+        raise ValueError(f"{bounds.shown(text)}: want an address, or address:port") from None
 
 
 def family(address: str) -> Family:
-    """The address family of canonical text."""
+    """Return the family of an address in canonical text."""
     return "IPv6" if ":" in address else "IPv4"
 
 
 def canonical(text: str) -> bool:
-    """Whether this is an address in its canonical text."""
+    """True if this is an address in canonical text."""
     try:
-        return str(ipaddress.ip_address(text)) == text
-    except ValueError:
+        return bounds.address(text) == text
+    except OutOfBounds:
         return False
 
 
 def joined(host: str, port: int | str) -> str:
-    """``10.1.1.2:80``, ``[fd00::2]:80``."""
+    """Format ``10.1.1.2:80`` or ``[fd00::2]:80``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,33 +10,33 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Port, Protocol
 
 THROUGH_GATEWAYS: Final[tuple[Protocol, ...]] = ("TCP", "UDP")
-"""Protocols that gateways pass on."""
+"""Protocols that gateways forward."""
 
 
 class IslandPod(Struct, frozen=True, gc=False, kw_only=True):
-    """Derived row: a pod of an island behind a headless import, and the addresses that stand for it on this node.
+    """Derived row: a pod of an island behind a headless import, and the addresses that represent it on this node.
 
-    Calls of these go to it alone: it is a service of its own, with one backend.
+    Calls of these addresses reach only this pod: it is a service of its own, with one backend.
     """
 
     name: ServiceName
-    """Of that service: that of the import's derived one, the island, and its hostname or ``pod``, with dots between, as
-    no Service can be called."""
+    """Name of that service: the import's derived Service, the island, and the hostname or ``pod``, separated by dots,
+    which no Service's name contains."""
     import_of: ServiceName
     cluster: ClusterName
     pod: str
-    """What it is called in SNIs (``names.pod_id``)."""
+    """Identifier of the pod in SNIs (``names.pod_id``)."""
     addresses: tuple[str, ...]
-    """One of each family that Envoy listens in; none is the pod's."""
+    """One address for each family that Envoy listens in; none is the pod's own."""
     ports: tuple[Port, ...]
-    """The pod's own, of TCP and UDP."""
+    """The pod's own TCP and UDP ports."""
     hostname: str = ""
     node: str = ""
     source: str = ""
 
 
 class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
-    """Derived row: where this node's Envoy takes calls of one port of a service for one island."""
+    """Derived row: a listener of this node's Envoy for one port of a service in one island."""
 
     service: ServiceName
     cluster: ClusterName
@@ -49,38 +49,50 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     listen_port: int
     import_of: ServiceName = ServiceName("")
     pod: str = ""
-    """Where it is a pod of a headless import that is called: what SNIs call it."""
+    """Identifier in SNIs if a pod of a headless import is called; empty for a service."""
     http: bool = False
-    """Whether it speaks HTTP, as far as is declared: requests are then sent again where a gateway is lost."""
+    """``True`` if the port is declared as HTTP. Safe requests are then retried if a gateway is lost."""
 
     @property
     def name(self) -> str:
-        """Of the resource of Envoy."""
+        """Name of the Envoy resource."""
         return f"island {self.cluster} {self.service}:{self.called}"
 
     @property
     def called(self) -> str:
-        """The port, with the protocol where that is not TCP."""
+        """The port, with the protocol if it is not TCP."""
         return f"{self.port}" if self.protocol == "TCP" else f"{self.port}/{self.protocol}"
 
 
 class TrustBundle(Struct, frozen=True, gc=False):
-    """Input row: Envoy's file with the authorities of these clusters, and of no other, is there."""
+    """Input row: Envoy's file with the authorities of exactly these clusters exists."""
 
     clusters: tuple[ClusterName, ...]
     """Sorted."""
 
 
+class RefusedGateway(Struct, frozen=True, gc=False, kw_only=True):
+    """Derived row: a gateway of a peer that nothing here dials."""
+
+    cluster: ClusterName
+    address: str
+    """host:port, as the peer publishes it."""
+    message: str
+    """The reason, as a sentence."""
+    all_refused: bool = False
+    """True if every gateway of the peer is refused."""
+
+
 class GatewayCheck(Struct, frozen=True, gc=False, kw_only=True):
-    """Input row: what this node's Envoy found of a gateway of an island."""
+    """Input row: the result of this node's health checks of a gateway."""
 
     cluster: ClusterName
     address: str
     """host:port, as the island publishes it."""
     healthy: bool
     reason: str = ""
-    """Why not, in Envoy's words."""
+    """Envoy's reason if it is not healthy."""
     since: float = 0.0
-    """When the verdict came to be this one, Unix time, s."""
+    """Time of the current verdict's first check, Unix seconds."""
     round_trip: float = 0.0
-    """As it was measured, s, rounded up to a power of two of 1/16; 0: none was."""
+    """Measured seconds, rounded up to a power of two of 1/16 s. 0 if it was not measured."""

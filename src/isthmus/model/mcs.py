@@ -1,4 +1,4 @@
-"""Derived rows of the operator: exports merged, what is published to peers, what is wanted in the own API server."""
+"""Derived rows of the operator: merged exports, and records that are published to peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Affinity, Export, Family, ImportType, Labels, Port
 
 MANAGED_BY: Final = "isthmus.io/managed-by"
-"""Annotation of every object that is wholly a controller's own: which controller that is."""
+"""Annotation with the name of the controller that owns the whole object."""
 
 
 class Conflict(Struct, frozen=True, gc=False):
@@ -21,7 +21,7 @@ class Conflict(Struct, frozen=True, gc=False):
 
 
 class Merged(Struct, frozen=True, gc=False, kw_only=True):
-    """The clusterset's one view of a service, from all valid exports; the oldest export wins what cannot be joined."""
+    """The clusterset's view of a service, merged from all valid exports. The oldest export wins conflicts."""
 
     name: ServiceName
     type: ImportType
@@ -36,7 +36,7 @@ class Merged(Struct, frozen=True, gc=False, kw_only=True):
     clusters: tuple[ClusterName, ...] = ()
     """Exporting clusters, oldest export first."""
     created: str = ""
-    """When the oldest export was created; empty where the import stands in for an export not received yet."""
+    """Creation time of the oldest export; empty while the import replaces an export that was not received yet."""
     conflicts: tuple[Conflict, ...] = ()
 
 
@@ -44,17 +44,17 @@ RefusalReason = Literal["NoService", "InvalidServiceType", "NamespaceNotGlobal"]
 
 
 class OwnExport(Struct, frozen=True, gc=False, kw_only=True):
-    """What a ServiceExport of the own cluster comes to: its export, or the reason why it exports nothing."""
+    """Result of a ServiceExport of the own cluster: its export, or the reason why nothing is exported."""
 
     name: ServiceName
     export: Export | None = None
     reason: RefusalReason | None = None
-    """That of its condition Valid, where ``export`` is None."""
+    """Reason of its condition Valid, if ``export`` is ``None``."""
     message: str = ""
 
 
 class OverQuota(Struct, frozen=True, gc=False):
-    """An import for which no derived Service is made: the cluster has as many as it may have."""
+    """An import without a derived Service, because the cluster has reached its limit."""
 
     name: ServiceName
     limit: int
@@ -62,9 +62,43 @@ class OverQuota(Struct, frozen=True, gc=False):
 
 RecordKind = Literal["serviceexports", "services", "endpointslices"]
 
+RefusalOfRecord = Literal["NamespaceNotAllowed", "AddressNotAllowed", "QuotaExceeded", "Invalid"]
+"""Reasons for refusing a peer's record."""
+
+
+class RefusedRecord(Struct, frozen=True, gc=False, kw_only=True):
+    """A peer's record that is refused here, wholly or in part."""
+
+    cluster: ClusterName
+    """The peer that published it."""
+    kind: RecordKind
+    name: ServiceName
+    reason: RefusalOfRecord
+    message: str
+
+
+class PeerRefusal(Struct, frozen=True, gc=False, kw_only=True):
+    """A record of the own cluster that a peer refuses, as the peer publishes it."""
+
+    cluster: ClusterName
+    """The peer that refuses it."""
+    kind: RecordKind
+    name: ServiceName
+    """Name in the record's key; for endpoints, the name of the derived Service."""
+    reason: RefusalOfRecord
+    message: str
+
+
+class Refusals(Struct, frozen=True, gc=False):
+    """Published report of the own cluster about the records of one peer that it refuses."""
+
+    cluster: ClusterName
+    """The peer that published the records."""
+    value: bytes
+
 
 class Record(Struct, frozen=True, gc=False):
-    """What the own cluster publishes: one key of its etcd below ``cilium/state/<kind>/v1/<cluster>/``."""
+    """A record that the own cluster publishes: one key of its etcd below ``cilium/state/<kind>/v1/<cluster>/``."""
 
     kind: RecordKind
     name: ServiceName

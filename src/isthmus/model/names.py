@@ -1,11 +1,12 @@
-"""Names: what identifies a service, a cluster, and what the derived Service of an import is called."""
+"""Names of services, clusters, and imports' derived Services."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from typing import Final, NewType
+
+from isthmus.bounds import Syntax
 
 ServiceName = NewType("ServiceName", str)
 """``namespace/name``; a namespace of one name is the same in every cluster of the clusterset."""
@@ -14,59 +15,70 @@ ClusterName = NewType("ClusterName", str)
 """At most 32 characters, lower-case letters, digits and dashes (Cilium ClusterMesh)."""
 
 LOCAL: Final = ClusterName("")
-"""The own cluster in rows of sources that do not know what it is called (files)."""
+"""Own cluster in rows of sources that do not know its name (files)."""
 
-LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+LABEL: Final = Syntax(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", most=63, meaning="a DNS label")
 """A DNS label in lower case (RFC 1123)."""
-CLUSTER: Final = re.compile(r"([a-z0-9][-a-z0-9]{0,30})?[a-z0-9]\Z")
+QUALIFIED: Final = Syntax(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    most=253 + len("/") + 63,
+    meaning="a qualified name",
+)
+"""The key of a label or an annotation, and the ``appProtocol`` of a port."""
+LABEL_VALUE: Final = Syntax(
+    r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", most=63, meaning="the value of a label"
+)
+CLUSTER: Final = Syntax(r"([a-z0-9][-a-z0-9]{0,30})?[a-z0-9]", most=32, meaning="the name of a cluster")
 DERIVED_PREFIX: Final = "derived-"
 
 MOST_DERIVED: Final = 65_536
-"""Names of imports whose hash is kept: more than a clusterset should have."""
+"""Hashes that are cached: more than a clusterset should have imports."""
 _derived: dict[ServiceName, ServiceName] = {}
-"""No ``lru_cache``: the order of use, which it keeps, is three more places in memory at each look-up."""
+"""Not an ``lru_cache``, which keeps the order of use and so touches more memory at each look-up."""
 
 
 def service_name(namespace: str, name: str) -> ServiceName:
-    """The name of a service from its parts."""
-    found: ServiceName = f"{namespace}/{name}"  # type: ignore[assignment]  # hot: NewType is a call
-    return found
+    """Return the name of a service from its parts."""
+    joined: ServiceName = f"{namespace}/{name}"  # type: ignore[assignment]  # hot: NewType is a call
+    return joined
 
 
 def split(name: ServiceName) -> tuple[str, str]:
-    """(namespace, name) of a service name."""
+    """Return (namespace, name) of a service name."""
     namespace, _, short = name.partition("/")
     return namespace, short
 
 
 def derived(name: ServiceName) -> ServiceName:  # hot:
-    """The Service that stands for an import: ``derived-`` and ten base32hex characters of SHA-256 (MCS reference).
+    """Return an import's derived Service: ``derived-`` and ten base32hex characters of SHA-256 (MCS reference).
 
     >>> derived(ServiceName("default/my-svc"))
     'default/derived-b8s174v3sn'
     """
-    found = _derived.get(name)
-    if found is None:
+    service = _derived.get(name)
+    if service is None:
         if len(_derived) >= MOST_DERIVED:
             _derived.clear()
-        found = _derived[name] = service_name(split(name)[0], DERIVED_PREFIX + _hashed(name))
-    return found
+        service = _derived[name] = service_name(split(name)[0], DERIVED_PREFIX + _hashed(name))
+    return service
 
 
 def is_derived(name: ServiceName) -> bool:
-    """Whether this is what a derived Service is called; the hash is one-way, the import is found by its row."""
+    """True if this is the name of a derived Service. The hash is one-way: the import is looked up by its row."""
     return split(name)[1].startswith(DERIVED_PREFIX)
 
 
 def host_label(hostname: str) -> str:
-    """The label that an endpoint has by its hostname; empty where that is no DNS label."""
+    """Return the DNS label of an endpoint's hostname, empty if it is not a label."""
     lower = hostname.lower()
-    return lower if LABEL.match(lower) else ""
+    return lower if LABEL.fits(lower) else ""
 
 
 def pod_id(service: ServiceName, hostname: str, address: str) -> str:
-    """What an endpoint of a headless service is called where its address may not be: by its hostname, which a pod that
-    replaces it has too, else by its address."""
+    """Return an identifier of a headless service's endpoint for names that must not contain its address.
+
+    It is a hash of its hostname, which a replacing pod inherits, or else of its address.
+    """
     return _hashed(f"{service} {host_label(hostname) or address}")
 
 
@@ -75,5 +87,10 @@ def _hashed(text: str) -> str:
 
 
 def valid_cluster(name: str) -> bool:
-    """Whether a cluster may be called so; ``default`` is what unnamed ones are called and is refused."""
-    return bool(CLUSTER.match(name)) and name != "default"
+    """True if a cluster may have this name. ``default``, the name of unnamed clusters, is refused."""
+    return CLUSTER.fits(name) and name != "default"
+
+
+def etcd_name(cluster: str, domain: str) -> str:
+    """Name of a cluster's etcd in TLS and SNI, for connections through the cluster's gateways."""
+    return f"etcd.{cluster}.{domain}"

@@ -1,4 +1,4 @@
-"""Objects of the own API server that Isthmus writes, whole or in part: as they are wanted, and as they were seen."""
+"""Objects of the own API server that Isthmus writes, whole or in part: desired and observed."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ AS_WANTED: Final = "="
 
 
 class Object(Struct, frozen=True, gc=False, kw_only=True):
-    """An object wanted in the own API server, or a part of one: only the fields that are ours."""
+    """A desired object of the own API server, or a part of one, limited to the fields that Isthmus owns."""
 
     kind: str
     """'ServiceImport', 'Service', 'EndpointSlice', 'ServiceExport' …"""
     name: ServiceName
     body: bytes
-    """Canonical JSON (sorted keys) of apiVersion, kind, metadata and spec; empty: only the status is ours."""
+    """Canonical JSON (sorted keys) of apiVersion, kind, metadata and spec; empty if only the status is ours."""
     status: bytes = b""
-    """Canonical JSON of the status that is ours, its conditions without times; empty: none."""
+    """Canonical JSON of our part of the status, its conditions without times; empty if there is no such part."""
     service: ServiceName = ServiceName("")
-    """The import that it is part of; all objects of one are computed together."""
+    """Import that it belongs to. All objects of an import are computed together."""
     owner: tuple[str, ServiceName, str] | None = None
-    """Kind, name and uid of the object that controls it; the uid is empty while that is not written."""
+    """Kind, name and uid of the controlling object; the uid is empty until that object is written."""
     recreate_uid: str = ""
-    """Uid of an object that cannot be changed into this one and has to go first."""
+    """Uid of an object that cannot be changed into this one and must be deleted first."""
     preferred: bytes = b""
-    """Canonical JSON of fields asked for when it is made, and given up where the server refuses them."""
+    """Canonical JSON of fields that are requested on creation and dropped if the server refuses them."""
     seen: str = ""
-    """How the API server was last seen to hold it: '' not at all, '=' as wanted, else the resource version that
-    differs. A change of it asks for writing again, also where our write was undone within one batch of the
-    watch: the content is as it was then, the version is not."""
+    """Last observed state: '' if the object does not exist, '=' if it equals this row, otherwise the resource version
+    that differs. A change of this field causes another write, even if our write was undone within one batch of the
+    watch: the content is then the same as before, the version is not."""
 
 
 class Observed(Struct, frozen=True, gc=False, kw_only=True):
-    """An object of a kind that we write, as the API server has it. Of kinds that we make only those that are ours."""
+    """An observed object of a kind that we write. Of kinds that we create, only our own objects have a row."""
 
     kind: str
     name: ServiceName

@@ -1,4 +1,4 @@
-"""Input rows: policies of how calls are shared out over clusters."""
+"""Input rows: policies for the distribution of calls over clusters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Affinity, Labels
 
 ANY_OTHER: Final = ClusterName("*")
-"""In a tier: every cluster that no tier names."""
+"""Name in a tier for every cluster that no tier names."""
 
 
 THIS_CLUSTER: Final = ClusterName(".")
-"""In a tier: the cluster in which the call is made."""
+"""Name in a tier for the cluster of the caller."""
 
 
 class Share(Struct, frozen=True, gc=False):
-    """Clusters in a tier: one by its name, or all of a region, of a zone and with labels, as far as given.
+    """Clusters in a tier, selected by name, or by region, zone and labels as far as these are given.
 
     A cluster belongs to one share only.
 
@@ -34,52 +34,52 @@ class Share(Struct, frozen=True, gc=False):
 
 
 class Tier(Struct, frozen=True, gc=False):
-    """Clusters that are called together. With fewer usable backends than it wants it leaves calls to the next tier."""
+    """Shares that are called together. A tier with too few usable backends leaves calls to the next tier."""
 
     shares: tuple[Share, ...]
     min_healthy: int = 1
     min_percent: int = 0
-    """1 to 100: of the backends known, ready or not, in place of ``min_healthy``; 0: not given."""
+    """Percentage of the known backends, ready or not, that replaces ``min_healthy``. 0 if it is not given."""
 
 
 class HealthCheck(Struct, frozen=True, gc=False, kw_only=True):
-    """How a backend is probed. HTTP passes with a status from 200 to 399, GRPC with SERVING (grpc.health.v1)."""
+    """Probe of a backend. HTTP passes with a status from 200 to 399, GRPC with SERVING (grpc.health.v1)."""
 
     type: Literal["TCP", "HTTP", "GRPC"] = "TCP"
     port: int = 0
-    """0: the backend's own."""
+    """Port to probe. 0 selects the backend's own."""
     path: str = "/"
     host: str = ""
-    """Of an HTTP request; empty: the address."""
+    """Host of an HTTP request. Empty selects the address."""
     service: str = ""
-    """Asked for by gRPC; empty: the server as a whole."""
+    """gRPC service to check. Empty checks the whole server."""
     interval: float = 5.0
-    """Seconds between two probes from one node, at least."""
+    """Minimum seconds between two probes from one node."""
     timeout: float = 1.0
-    """Seconds."""
+    """Seconds after which a probe fails."""
     healthy_after: int = 2
-    """Probes that pass in a row until a backend found dead is healthy again."""
+    """Consecutive passing probes after which a dead backend is healthy again."""
     unhealthy_after: int = 3
-    """Probes that fail in a row until a backend is found dead."""
+    """Consecutive failing probes after which a backend is dead."""
 
 
 class Check(Struct, frozen=True, gc=False):
-    """Derived row: a backend of another cluster that this node is to probe."""
+    """Derived row: a backend of another cluster that this node probes."""
 
     key: BackendKey
     check: HealthCheck
 
 
 PolicyKind = Literal["TrafficPolicy", "flomesh.io/GlobalTrafficPolicy", "multicluster.flomesh.io/GlobalTrafficPolicy"]
-"""In order of precedence."""
+"""Kinds of policy, by precedence."""
 
 Locality = Literal["", "Node", "Zone", "Region", "Cluster"]
 
 
 class Policy(Struct, frozen=True, gc=False, kw_only=True):
-    """Input row: how calls of one service are shared out over clusters.
+    """Input row: distribution of one service's calls over clusters.
 
-    Of several for one target a TrafficPolicy comes first, then the oldest, then the name; the others wait.
+    If a target has several, a TrafficPolicy precedes other kinds, then the older one, then the name; the others wait.
     """
 
     name: ServiceName
@@ -87,25 +87,25 @@ class Policy(Struct, frozen=True, gc=False, kw_only=True):
     policy_kind: PolicyKind = "TrafficPolicy"
     kind: Literal["ServiceImport", "Service"] = "ServiceImport"
     tiers: tuple[Tier, ...] = ()
-    """In order. None: all clusters together. A cluster in no tier is not called."""
+    """Tiers in order; without tiers all clusters are called together. A cluster in no tier is not called."""
     affinity: Affinity | None = None
     affinity_timeout: int = 10800
     consistent: bool | None = None
     ejection: Ejection | None = None
-    """None: as the configuration has it."""
+    """``None`` selects the configuration."""
     health: HealthCheck | None = None
-    """How backends of other clusters are probed; None: not, while their cluster can be reached."""
+    """Probe of backends in other clusters. ``None`` probes them only while their cluster cannot be reached."""
     locality: Locality = ""
-    """Which backends are preferred while one of them is ready; empty: nothing beyond what the service asks for."""
+    """Backends that are preferred while one of them is ready. Empty leaves the service's own preference."""
     refuse: bool = False
-    """Calls are refused where probes find every backend dead; else all are tried."""
+    """Refuse calls if probes find every backend dead. Otherwise all backends are tried."""
     invalid: str = ""
-    """Why the object cannot be followed; the row has no effect then."""
+    """Reason why the object has no effect, empty if it has."""
     created: str = ""
     uid: str = ""
     generation: int = 0
 
     @property
     def service(self) -> ServiceName:
-        """The Service whose plans it is about: for an import the one derived of it."""
+        """Service whose plans the policy affects: for an import, its derived Service."""
         return self.target if self.kind == "Service" else derived(self.target)

@@ -1,7 +1,7 @@
-"""Rows of overrides: what sends a service's calls elsewhere while it is there, and what that comes to on this node.
+"""Rows of redirects, which override a service's backends while they exist, and their effect on this node.
 
-An override is a row of its own beside the service it is about, so either may come first, and the service is never
-touched: when the row goes, what is computed without it is the original.
+An override is a row of its own, so it may arrive before or after its service, and never changes the service: when the
+row is deleted, recomputing restores the original.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from typing import Literal
 
 from msgspec import Struct
 
-from isthmus.model.balancing import Target
+from isthmus.model.balancing import Consumer, Target
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Family, Labels, Port, Protocol
 
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist"]
+
 
 class Requirement(Struct, frozen=True, gc=False, order=True):
-    """What a selector asks of one label."""
+    """Requirement of a label selector on one label."""
 
     key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    operator: Operator
     values: tuple[str, ...] = ()
 
     def met_by(self, labels: Labels) -> bool:
-        """Whether labels are as it wants them."""
+        """True if labels meet the requirement."""
         value = dict(labels).get(self.key)
         match self.operator:
             case "In":
@@ -37,9 +39,9 @@ class Requirement(Struct, frozen=True, gc=False, order=True):
 
 
 class LocalRedirect(Struct, frozen=True, gc=False, kw_only=True):
-    """Input row: calls of a service, or of an address that is no service's, go to pods of the caller's own node.
+    """Input row: redirects calls of a service, or of an address without a service, to pods of the caller's node.
 
-    It has either ``service`` or ``address``. Without ``ports`` every port of the service is meant.
+    It has either ``service`` or ``address``. Without ``ports`` it applies to every port of the service.
     """
 
     name: ServiceName
@@ -47,39 +49,50 @@ class LocalRedirect(Struct, frozen=True, gc=False, kw_only=True):
     address: str = ""
     ports: tuple[Port, ...] = ()
     selector: tuple[Requirement, ...] = ()
-    """All of them; a pod of the same namespace that meets them answers as soon as it is ready."""
+    """Requirements for the pods, all of which must hold. Ready pods of the same namespace that meet them answer."""
     backend_ports: tuple[Port, ...] = ()
     skip_from_backend: bool = False
-    """Calls of those pods themselves go where they went without the redirect."""
+    """Calls of those pods themselves are not redirected."""
     created: str = ""
     uid: str = ""
 
     @property
     def subject(self) -> ServiceName:
-        """The service whose calls are redirected; for an address one that stands for it, which no Service is called."""
+        """Service whose calls are redirected; for an address, a placeholder whose name no Service can have."""
         return self.service or ServiceName(f"{self.name}:local-redirect")
 
 
 class Listener(Struct, frozen=True, gc=False):
-    """A port of a proxy on this node, and the ports of a service that go through it; none: all that no other has."""
+    """A port of a proxy on this node, and the service ports that it proxies; empty for all without another listener."""
 
     address: str
     port: int
     ports: tuple[int, ...] = ()
 
 
+class LeftOut(Struct, frozen=True, gc=False):
+    """Ports of a service that get no port of the proxy, and the reason."""
+
+    ports: tuple[int, ...]
+    why: str
+
+
 class ProxyRedirect(Struct, frozen=True, gc=False, kw_only=True):
-    """Input row: calls of a service go through a proxy of this node, all of them or those to some ports. TCP only."""
+    """Input row: redirects calls of a service, or of some of its TCP ports, through a proxy of this node."""
 
     service: ServiceName
     owner: str
-    """The object that asks for it: 'HTTPRoute demo/route'."""
+    """Object that requests it: 'HTTPRoute demo/route'."""
     listeners: tuple[Listener, ...]
     created: str = ""
+    callers: str = ""
+    """Namespace of the callers on this node to which it applies; empty for all callers."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Requested ports without a listener; in rows of ``proxy_listeners`` only."""
 
 
 class Rule(Struct, frozen=True, gc=False, order=True):
-    """Calls of a service's port go to these targets. ``port`` 0 means every port, ``port_name`` None every name."""
+    """Targets for calls of a service's port. ``port`` 0 matches every port, ``port_name`` ``None`` every name."""
 
     port: int
     protocol: Protocol
@@ -88,36 +101,41 @@ class Rule(Struct, frozen=True, gc=False, order=True):
 
 
 class RedirectedPort(Struct, frozen=True, gc=False, order=True):
-    """Calls that have one answer to where they are redirected: of a port of a service, in one address family."""
+    """Key of calls that are redirected alike: a port of a service in one address family."""
 
     service: ServiceName
     port: int
     protocol: Protocol
     family: Family
     original: bool = False
-    """Calls that no local redirect means: from its own pods, or of addresses that were not allocated."""
+    """``True`` for calls that local redirects exclude: from their own pods, or to addresses that were not allocated."""
 
 
 class PortRedirect(Struct, frozen=True, gc=False, kw_only=True):
-    """Derived row: where calls of a port go instead of the service's backends, by the redirect that comes first."""
+    """Derived row: targets that replace the service's backends for a port, by the redirect of highest precedence."""
 
     key: RedirectedPort
     owner: str
     kind: Literal["local", "proxy"]
     targets: tuple[Target, ...]
+    """Targets of all callers; empty if only calls of consumers are redirected."""
     skip: tuple[str, ...] = ()
     """Addresses of the pods whose own calls are not redirected."""
+    consumers: tuple[Consumer, ...] = ()
+    """Sorted by namespace, each with one target."""
 
 
 class Redirect(Struct, frozen=True, gc=False, kw_only=True):
-    """Derived row: one owner's override of one service, as it is on this node now. What has no target is not there."""
+    """Derived row: one owner's override of one service on this node. An override without a target has no row."""
 
     service: ServiceName
     owner: str
     kind: Literal["local", "proxy"]
     rules: tuple[Rule, ...]
     address: str = ""
-    """The address that is called, where the override is of an address; the service then stands for the policy."""
+    """The redirected address, if the policy names one; ``service`` is then the policy's placeholder."""
     skip: tuple[str, ...] = ()
     """Addresses of the pods whose own calls are not redirected."""
     created: str = ""
+    callers: str = ""
+    """Namespace of the callers to which it applies; empty for all callers."""

@@ -1,4 +1,4 @@
-"""Derived rows: claims on addresses that do not count."""
+"""Derived rows: refused claims of addresses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ClaimantKind = Literal["Service", "ServiceImport", "CiliumLocalRedirectPolicy"]
 
 
 class RefusedClaim(Struct, frozen=True, gc=False, kw_only=True):
-    """An address that an object asks for and does not get."""
+    """A refused claim of an address."""
 
     kind: ClaimantKind
     name: ServiceName
-    """Of the object. A host port is a Service by the name ``<namespace>/<pod>:host-port:<number>``."""
+    """Name of the object. A host port is a Service named ``<namespace>/<pod>:host-port:<number>``."""
     type: FrontendType
     address: str
     reason: str
-    """One word in CamelCase, as Events have it."""
+    """One word in CamelCase, the reason of the Event."""
     message: str
     service: ServiceName
-    """The service that would be called there; of a policy that names an address, the policy's name."""
+    """Service that would be called at the address; the policy's name for a policy that matches an address."""
     uid: str = ""

@@ -1,15 +1,17 @@
 """Input rows: routes of the Gateway API (HTTPRoute and GRPCRoute) for Services and ServiceImports, and their grants.
 
-Both kinds are one row: a GRPCRoute's methods are paths, ``/service/method``. What is wrong with an object is a field of
-its row, or of the rule or reference that it is about; such a part has no other effect.
+Both kinds share one row type: a GRPCRoute's methods are paths, ``/service/method``. A problem of an object is a field
+of its row, or of the rule or reference concerned, which then has no other effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, get_args
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Port
@@ -17,19 +19,25 @@ from isthmus.model.services import Port
 RouteKind = Literal["HTTPRoute", "GRPCRoute"]
 ParentKind = Literal["Service", "ServiceImport"]
 RefKind = Literal["Service", "ServiceImport", "Cluster"]
+PathEditType = Literal["ReplaceFullPath", "ReplacePrefixMatch"]
 PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
+RefusalReason = Literal["RefusedByEnvoy", "NoPortLeft"]
 
 ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
+PortKey = tuple[int, str]
+"""A port of a Service, and the namespace of its callers; '' for every other namespace."""
+RouteKey = tuple[RouteKind, ServiceName]
+
 RULE: Final = ", rule "
-"""Between a route and a number, where people name a rule of it."""
+"""Separator between a route and the number of a rule in texts for people."""
 MAX_REFUSALS: Final = 64
-"""Pairs of route and parent in a node's report of what its Envoy refused."""
+"""Largest number of (route, parent) pairs in a node's report of refusals."""
 MAX_REFUSAL: Final = 512
-"""Characters that a report has of each: names, and what the Envoy wrote."""
+"""Largest number of characters of one refusal in a report."""
 
 
 class ValueMatch(Struct, frozen=True, gc=False, order=True):
-    """A header or a query parameter that has a value, or one that matches an expression."""
+    """A header or query parameter that equals a value or matches a regular expression."""
 
     name: str
     value: str
@@ -37,7 +45,7 @@ class ValueMatch(Struct, frozen=True, gc=False, order=True):
 
 
 class Match(Struct, frozen=True, gc=False):
-    """What a request has to be like; all of it."""
+    """Conditions on a request, all of which must hold."""
 
     path: str = "/"
     path_type: PathType = "PathPrefix"
@@ -47,17 +55,17 @@ class Match(Struct, frozen=True, gc=False):
 
 
 class ServiceRef(Struct, frozen=True, gc=False, order=True):
-    """A port of a Service or a ServiceImport; or of kind Cluster, those backends of the parent that a cluster has."""
+    """A port of a Service or ServiceImport; the kind Cluster selects the parent's backends in one cluster."""
 
     kind: RefKind
     name: ServiceName
-    """Of kind Cluster the cluster's."""
+    """namespace/name; the cluster's name if the kind is Cluster."""
     port: int = 0
-    """0: any port of a parent; a backend names one, but for a Cluster, which means the port that is called."""
+    """0 selects every port of a parent, and the called port of a backend of kind Cluster."""
 
     @property
     def service(self) -> ServiceName:
-        """The Service whose plans it means: for an import the one derived of it, for a cluster none of its own."""
+        """Service whose plans are referred to: the derived Service of an import, empty for a cluster."""
         if self.kind == "Cluster":
             return ServiceName("")
         return self.name if self.kind == "Service" else derived(self.name)
@@ -67,12 +75,12 @@ class ParentRef(ServiceRef, frozen=True, gc=False, order=True):
     """A parent of a route, or one port of it."""
 
     section: str = ""
-    """The name of the port (``sectionName``); empty: whatever its name."""
+    """Name of the port (``sectionName``); empty matches every name."""
     namespace: str = ""
-    """As the reference has it; empty: it has none, and means the route's own."""
+    """Namespace in the reference; empty for the route's own."""
 
     def includes(self, port: Port) -> bool:
-        """Whether it means a port of its Service: by number, by name, or by both; only TCP has routes."""
+        """True if the reference includes a port of its Service, by number, name or both. Only TCP has routes."""
         return port.protocol == "TCP" and self.port in (0, port.port) and self.section in ("", port.name)
 
 
@@ -87,12 +95,12 @@ class HeaderEdit(Struct, frozen=True, gc=False):
 class PathEdit(Struct, frozen=True, gc=False):
     """A new path, whole or for the prefix that matched."""
 
-    type: Literal["ReplaceFullPath", "ReplacePrefixMatch"]
+    type: PathEditType
     value: str
 
 
 class Redirection(Struct, frozen=True, gc=False):
-    """An answer that sends the client elsewhere; what is empty stays as the request has it."""
+    """A redirect answer. Empty fields keep the request's value."""
 
     scheme: str = ""
     host: str = ""
@@ -102,26 +110,26 @@ class Redirection(Struct, frozen=True, gc=False):
 
 
 class Rewrite(Struct, frozen=True, gc=False):
-    """What the backend is asked for in place of what the client asked for."""
+    """Replacement of the host or path before a request is sent to the backend."""
 
     host: str = ""
     path: PathEdit | None = None
 
 
 class BackendRef(Struct, frozen=True, gc=False):
-    """Where calls go, with a weight among those of its rule."""
+    """A destination of calls, with its weight among the backends of its rule."""
 
     to: ServiceRef
     weight: int = 1
     reason: str = ""
-    """Why it cannot be used, as a reason of the condition ResolvedRefs; its part of the calls is answered with 500."""
+    """Reason of the condition ResolvedRefs if it cannot be used. Its share of the calls is answered with 500."""
     message: str = ""
     request: HeaderEdit = HeaderEdit()
     response: HeaderEdit = HeaderEdit()
 
 
 class Mirror(Struct, frozen=True, gc=False):
-    """Where a copy of some requests goes, whose answers are dropped."""
+    """A destination of copies of some requests. Their answers are dropped."""
 
     to: ServiceRef
     numerator: int = 1
@@ -129,7 +137,7 @@ class Mirror(Struct, frozen=True, gc=False):
 
 
 class Retries(Struct, frozen=True, gc=False):
-    """Which answers are asked for again, how often at most, and after which pause (seconds)."""
+    """Status codes that cause a retry, the largest number of retries, and the pause between them in seconds."""
 
     codes: tuple[int, ...] = ()
     attempts: int = 1
@@ -137,7 +145,7 @@ class Retries(Struct, frozen=True, gc=False):
 
 
 class RouteRule(Struct, frozen=True, gc=False, kw_only=True):
-    """What matches any of these goes to these backends."""
+    """A rule: requests that meet any of the matches are sent to the backends."""
 
     matches: tuple[Match, ...] = (Match(),)
     backends: tuple[BackendRef, ...] = ()
@@ -147,67 +155,176 @@ class RouteRule(Struct, frozen=True, gc=False, kw_only=True):
     rewrite: Rewrite | None = None
     mirrors: tuple[Mirror, ...] = ()
     timeout: float = 0.0
-    """Seconds for the whole request; 0: no limit."""
+    """Seconds for the whole request. 0 disables the limit."""
     backend_timeout: float = 0.0
     """Seconds for each attempt."""
     retries: Retries | None = None
 
 
+class Reference(Struct, frozen=True, gc=False):
+    """A backend or mirror of a route, with reason and message of the condition ResolvedRefs if it cannot be used."""
+
+    to: ServiceRef
+    reason: str = ""
+    message: str = ""
+
+
 class Route(Struct, frozen=True, gc=False, kw_only=True):
-    """A route of the own cluster's API server, with the parents of it that are ours."""
+    """A route of the own cluster's API server, with those of its parents that Isthmus serves.
+
+    Its rules are kept encoded: decoded, they take five times the memory of the object, in every agent.
+    """
 
     kind: RouteKind
     name: ServiceName
     parents: tuple[ParentRef, ...] = ()
-    rules: tuple[RouteRule, ...] = ()
+    encoded_rules: bytes = b""
+    matches: int = 0
+    """Number of matches of all rules."""
+    references: tuple[Reference, ...] = ()
+    """Backends and mirrors of all rules, each once and in the order of the rules."""
     invalid: str = ""
-    """Why the object cannot be followed; it is accepted by no parent then."""
+    """Reason why no parent accepts the object, empty if it is usable."""
+    unread: tuple[str, ...] = ()
+    """Fields of a usable route that nothing follows, as paths; the first ones if they are many."""
     created: str = ""
     uid: str = ""
     generation: int = 0
+    size: int = 0
+    """Approximate bytes of Envoy's configuration for its rules, for each port."""
+
+    @property
+    def key(self) -> RouteKey:
+        """Key of the row."""
+        return self.kind, self.name
+
+    @property
+    def rules(self) -> tuple[RouteRule, ...]:
+        """Its rules, decoded at every call: some ms for the largest route."""
+        return _RULES.decode(self.encoded_rules) if self.encoded_rules else ()
 
     @property
     def owner(self) -> str:
-        """The object, as people name it."""
+        """Kind and name of the object, for people."""
         return f"{self.kind} {self.name}"
 
     @property
     def namespace(self) -> str:
-        """Where it is."""
+        """Namespace of the object."""
         return self.name.partition("/")[0]
 
     def targets(self) -> frozenset[ServiceName]:
-        """The Services that it refers to as backends or mirrors."""
-        return frozenset(each.service for each in self.refs() if each.kind != "Cluster")
+        """Return the Services that are backends or mirrors."""
+        return frozenset(each.to.service for each in self.references if each.to.kind != "Cluster")
 
     def clusters(self) -> frozenset[ClusterName]:
-        """The clusters that it refers to."""
-        return frozenset(ClusterName(each.name) for each in self.refs() if each.kind == "Cluster")
+        """Return the clusters that the rules refer to."""
+        return frozenset(ClusterName(each.to.name) for each in self.references if each.to.kind == "Cluster")
 
-    def refs(self) -> Iterator[ServiceRef]:
-        """What its rules refer to."""
-        for rule in self.rules:
-            yield from (each.to for each in rule.backends)
-            yield from (each.to for each in rule.mirrors)
+
+_RULES: Final = msgspec.msgpack.Decoder(tuple[RouteRule, ...])
+
+
+def with_rules(row: Route, rules: Sequence[RouteRule]) -> Route:
+    """Return a route with these rules."""
+    return replace(
+        row,
+        encoded_rules=msgspec.msgpack.encode(rules),
+        matches=sum(len(rule.matches) for rule in rules),
+        references=tuple(dict.fromkeys(each for rule in rules for each in _references(rule))),
+    )
+
+
+def _references(rule: RouteRule) -> Iterator[Reference]:
+    yield from (Reference(each.to, each.reason, each.message) for each in rule.backends)
+    yield from (Reference(each.to) for each in rule.mirrors)
+
+
+class PortRoutes(Struct, frozen=True, gc=False):
+    """The routes of one port of a Service, for callers of one namespace or for all others."""
+
+    port: int
+    callers: str
+    """Namespace of the callers; empty for every other."""
+    routes: tuple[RouteKey, ...]
+    """Keys of the routes, the oldest first."""
+    owner: str
+    """Kind and name of the oldest route."""
+    created: str
+    """Creation time of the oldest route."""
+    size: int
+    """Approximate bytes of Envoy's configuration for the routes."""
+
+    @property
+    def key(self) -> PortKey:
+        """The port and its callers."""
+        return self.port, self.callers
+
+
+class Unattached(Struct, frozen=True, gc=False):
+    """A route without effect for a Service that is its parent."""
+
+    route: RouteKey
+    reason: str
+    """Reason of the condition Accepted."""
+    message: str
+
+
+class Attachment(Struct, frozen=True, gc=False):
+    """Derived row: the routes of a Service by port and callers, and its refused routes."""
+
+    service: ServiceName
+    ports: tuple[PortRoutes, ...] = ()
+    refused: tuple[Unattached, ...] = ()
+
+    def port_routes(self, key: PortKey) -> PortRoutes | None:
+        """Return the routes of a port and its callers, ``None`` if there are none."""
+        return next((each for each in self.ports if each.key == key), None)
+
+
+class EncodedMatch(Struct, frozen=True, gc=False):
+    """A match of a rule as an Envoy route, with its sort key among all matches of a port."""
+
+    order: tuple[Any, ...]
+    body: bytes
+    """The encoded message."""
+
+
+class RouteParts(Struct, frozen=True, gc=False, kw_only=True):
+    """Derived row: a route as Envoy's configuration.
+
+    A route with backends of kind Cluster has a row for each of its parents' ports, since such a backend is that port's
+    backends in the cluster. Any other route has one row, without a port.
+    """
+
+    route: RouteKey
+    service: ServiceName = ServiceName("")
+    port: int = 0
+    matches: tuple[EncodedMatch, ...] = ()
+    targets: tuple[ServiceRef, ...] = ()
+    """Distinct ports of Services to which calls are sent."""
+    problem: str = ""
+    """Reason why Envoy would refuse it; it has no matches then."""
 
 
 class RouteRefusal(Struct, frozen=True, gc=False, order=True):
-    """What an Envoy refused of a route for one parent: what the Envoy accepted before stays in force there."""
+    """A route that has no effect on a node for one parent, or only the effect of its previous version."""
 
     kind: RouteKind
     name: ServiceName
     service: ServiceName
-    """The Service that the parent means: for an import the one derived of it."""
+    """Service of the parent: for an import, its derived Service."""
     message: str
+    reason: RefusalReason = "RefusedByEnvoy"
 
 
 class NodeRefusals(Struct, frozen=True, gc=False, kw_only=True):
-    """Routes that a node's Envoy refused. On the node a row that is reported, in the operator one that it reads."""
+    """Routes that a node's Envoy refused. The node's agent reports the row, the operator reads it."""
 
     name: str
-    """Of the node."""
+    """Name of the node."""
     uid: str = ""
-    """Of the Node object, with which the report goes; not read back."""
+    """Uid of the Node object, which owns the report; not read back."""
     routes: tuple[RouteRefusal, ...] = ()
 
 
@@ -218,9 +335,9 @@ class Grant(Struct, frozen=True, gc=False, kw_only=True):
     sources: frozenset[tuple[str, str]] = frozenset()
     """(kind, namespace)."""
     targets: frozenset[tuple[str, str]] = frozenset()
-    """(kind, name); an empty name is every one."""
+    """(kind, name); an empty name matches every name."""
 
-    def allows(self, kind: str, namespace: str, to: ServiceRef) -> bool:
-        """Whether a route of that kind and namespace may refer to a target of this namespace."""
-        short = to.name.partition("/")[2]
-        return (kind, namespace) in self.sources and bool({(to.kind, short), (to.kind, "")} & self.targets)
+    def allows(self, kind: str, namespace: str, target: ServiceRef) -> bool:
+        """True if a route of that kind and namespace may refer to a target of this namespace."""
+        short = target.name.partition("/")[2]
+        return (kind, namespace) in self.sources and bool({(target.kind, short), (target.kind, "")} & self.targets)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
+from isthmus.model.pods import DatapathChoice
 
 Protocol = Literal["TCP", "UDP", "SCTP"]
 Family = Literal["IPv4", "IPv6"]
@@ -18,10 +19,10 @@ Labels = tuple[tuple[str, str], ...]
 """Labels or annotations: sorted pairs, so that equal maps are equal rows."""
 
 TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
-"""Annotation that asks for zone hints; ``trafficDistribution`` is its successor."""
+"""Annotation that requests zone hints; ``trafficDistribution`` is its successor."""
 
 EXPORTERS: Final = "isthmus.io/exporters"
-"""Annotation of a derived Service: the clusters that export its import, joined by commas, as of when it was written."""
+"""Annotation of a derived Service: the clusters that exported its import when it was written, joined by commas."""
 
 MULTI_CLUSTER_SERVICE: Final = "multiclusterservice.karmada.io/name"
 """Annotation of a Service: the MultiClusterService of Karmada that spreads its endpoints over clusters."""
@@ -48,7 +49,7 @@ class Service(Struct, frozen=True, gc=False):
     """A Service of one source.
 
     ``type`` is the API's, or HostPort: the port of one pod on its node, a service of its own with that one endpoint. It
-    is called at ``node_port`` of every address of the node, or of its ``external_ips`` where it names some.
+    is called at ``node_port`` of its ``external_ips``, or of every address of the node if it has none.
     """
 
     name: ServiceName
@@ -70,31 +71,50 @@ class Service(Struct, frozen=True, gc=False):
     labels: Labels = ()
     annotations: Labels = ()
     created: str = ""
-    """RFC 3339, UTC, whole seconds; empty where the source has none."""
+    """RFC 3339, UTC, whole seconds; empty if the source has no time."""
     import_of: ServiceName = ServiceName("")
-    """The import this derived Service stands for; empty for any other Service."""
+    """Import of this derived Service; empty for any other Service."""
     uid: str = ""
 
 
+def named_as(ports: tuple[Port, ...], service_ports: Iterable[Port]) -> tuple[Port, ...]:
+    """Return the ports of an endpoint under the names that its own cluster's Service has now.
+
+    A renamed port has its new name in the Service at once, and in slices a moment later. Where exactly one name of a
+    protocol has no counterpart on either side, the two are one port.
+    """
+    names = {(port.name, port.protocol) for port in ports}
+    service_names = {(port.name, port.protocol) for port in service_ports}
+    if names <= service_names:
+        return ports
+    renamed: dict[tuple[str, str], str] = {}
+    for protocol in {protocol for _, protocol in names}:
+        old = [each for each in names - service_names if each[1] == protocol]
+        new = [each for each in service_names - names if each[1] == protocol]
+        if len(old) == len(new) == 1:
+            renamed[old[0]] = new[0][0]
+    return tuple(replace(port, name=renamed.get((port.name, port.protocol), port.name)) for port in ports)
+
+
 def annotated(annotations: Labels, *keys: str, default: bool) -> bool:
-    """The first of an annotation and its aliases that is there: 'true' in any case is true, all else is not."""
+    """Value of the first present annotation among aliases. Only 'true', in any letter case, is true."""
     if not annotations:
         return default
     values = dict(annotations)
-    found = next((values[key] for key in keys if key in values), None)
-    return default if found is None else found.lower() == "true"
+    value = next((values[key] for key in keys if key in values), None)
+    return default if value is None else value.lower() == "true"
 
 
 def is_global(service: Service) -> bool:
-    """Whether a Service takes endpoints of every cluster's Service of its name (Cilium's global services).
+    """True if a Service includes the endpoints of every cluster's Service of its name (Cilium's global services).
 
-    A fact of the row, for agent and operator alike; what else a cluster shares is decided in ``mcs``.
+    The rule follows from the row alone, for agent and operator alike; ``mcs`` decides what else a cluster shares.
     """
     return annotated(service.annotations, GLOBAL, GLOBAL_ALIAS, default=False)
 
 
 def claimed_by(service: Service) -> str | None:
-    """The MultiClusterService of Karmada that claims a Service; None where none does."""
+    """Return the MultiClusterService of Karmada that claims a Service, ``None`` if there is no claim."""
     return next((value for key, value in service.annotations if key == MULTI_CLUSTER_SERVICE), None)
 
 
@@ -102,14 +122,14 @@ class Condition(IntEnum):
     """Conditions of an endpoint in an EndpointSlice (KEP-1669): order is preference."""
 
     READY = 0
-    TERMINATING = 1  # serving while it ends: used only where nothing is ready
+    TERMINATING = 1  # still serving: used only if nothing is ready
     NOT_READY = 2
     GONE = 3  # terminating and not serving
 
 
 class Endpoint(Struct, frozen=True, gc=False, order=True):
-    """One address that answers, with the ports it answers on. A set is sorted by address and has each once, but for a
-    peer that spells one in two ways."""
+    """An address with its ports. An endpoint set is sorted by address and has each address once, unless a peer spells
+    one in two ways. A port name has several numbers if several pods of the service share the address (hostNetwork)."""
 
     address: str
     ports: tuple[Port, ...]
@@ -119,12 +139,12 @@ class Endpoint(Struct, frozen=True, gc=False, order=True):
     zone: str = ""
     for_zones: tuple[str, ...] = ()
     pod: str = ""
-    """namespace/name of the Pod behind the address, where the source knows it."""
+    """namespace/name of the Pod behind the address, empty if the source does not know it."""
 
 
 if TYPE_CHECKING:
     Endpoints = Sequence[Endpoint]
-else:  # what a reader of JSON makes of it
+else:  # the type for readers of JSON
     Endpoints = tuple[Endpoint, ...]
 
 
@@ -136,15 +156,18 @@ class EndpointSet(Struct, frozen=True, gc=False):
     source: str
     part: str
     endpoints: Endpoints = ()
-    """By address; of a large record a ``Chunked``, in which each has an address of its own."""
+    """Sorted by address. Those of a large slice may be a ``Chunked``."""
     shared: bool = True
-    """False: no other cluster's Service takes them, but one that a MultiClusterService of Karmada claims."""
+    """``False`` if only Services that a MultiClusterService of Karmada claims may use them in other clusters."""
     lapsed: bool = False
-    """True: the cluster has been unreachable for longer than the cache lifetime; what passes a probe still counts."""
+    """``True`` if the cluster was unreachable beyond the cache lifetime. Endpoints that pass a probe are used."""
+    service_ports: tuple[Port, ...] = ()
+    """Ports of the peer's Service, by which its endpoints' port names have a number in the clusterset; empty if the
+    source does not know them."""
 
 
 class Export(Struct, frozen=True, gc=False, kw_only=True):
-    """A cluster's export of a Service, as its record has it (Cilium ClusterMesh with MCS API)."""
+    """A cluster's export of a Service, from its record (Cilium ClusterMesh with MCS API)."""
 
     cluster: ClusterName
     name: ServiceName
@@ -162,7 +185,7 @@ class Export(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class StatusCondition(Struct, frozen=True, gc=False):
-    """A condition as it stands in an object's status, but for its time."""
+    """A condition of an object's status, without its time."""
 
     type: str
     status: str
@@ -181,7 +204,7 @@ class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
     labels: Labels = ()
     annotations: Labels = ()
     conditions: tuple[StatusCondition, ...] = ()
-    """By type."""
+    """Sorted by type."""
 
 
 class Import(Struct, frozen=True, gc=False):
@@ -203,9 +226,9 @@ class Import(Struct, frozen=True, gc=False):
     annotations: Labels = ()
     uid: str = ""
     conditions: tuple[StatusCondition, ...] = ()
-    """By type."""
+    """Sorted by type."""
     derived_service: ServiceName = ServiceName("")
-    """What its derived Service is called by the hash of its name, from which it follows: it need not be given."""
+    """Name of its derived Service, computed from the import's name on creation."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "derived_service", derived_name(self.name))
@@ -217,6 +240,8 @@ class Namespace(Struct, frozen=True, gc=False):
     name: str
     annotations: Labels = ()
     terminating: bool = False
+    datapath: DatapathChoice = ""
+    """For its pods without a choice of their own."""
 
 
 class Node(Struct, frozen=True, gc=False):
@@ -227,13 +252,17 @@ class Node(Struct, frozen=True, gc=False):
     zone: str = ""
     region: str = ""
     pod_ranges: tuple[str, ...] = ()
-    """Where its pods have their addresses, as CIDRs, where the cluster gives them out by node (``spec.podCIDRs``)."""
+    """CIDRs of its pods, if the cluster allocates addresses by node (``spec.podCIDRs``)."""
     cordoned: bool = False
     """``spec.unschedulable``: no new pods."""
     deleting: bool = False
     out_of_service: bool = False
     """Tainted ``node.kubernetes.io/out-of-service``: an administrator states that it is shut down."""
     uid: str = ""
+
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod that has ended: its status keeps its addresses, which may be another pod's by now."""
 
 
 class Pod(Struct, frozen=True, gc=False, kw_only=True):
@@ -248,3 +277,7 @@ class Pod(Struct, frozen=True, gc=False, kw_only=True):
     labels: Labels = ()
     ports: tuple[Port, ...] = ()
     phase: str = ""
+    datapath: DatapathChoice = ""
+    mesh: str = ""
+    """Part of a service mesh that redirects the pod's calls, such as ``container istio-proxy``; empty without one."""
+    host_network: bool = False

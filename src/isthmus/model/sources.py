@@ -1,4 +1,4 @@
-"""Where input rows come from: the name of every source, and which of two sources comes first.
+"""Names of the sources of input rows, and their precedence.
 
 A source's name is the ``source`` of its rows. A peer's rows have one source, ``clusterset``; each peer has an
 initializer of its own beside it, ``clusterset/<cluster>``, so that tables await every peer by name.
@@ -19,7 +19,7 @@ PODS: Final = "pods"
 KARMADA: Final = "karmada"
 FILES: Final = "files"
 PROXY: Final = "envoy"
-"""The initializer of what Envoy serves: rows that stand for a proxy wait for it, and nothing else does."""
+"""Initializer of the listeners that Envoy serves. Only rows that represent a proxy wait for it."""
 
 PRECEDENCE: Final = (CLUSTERSET, KUBERNETES, PODS, KARMADA, FILES)
 """Best first. A peer's record is nearer to its endpoints than any copy of them in the own API server."""
@@ -29,15 +29,15 @@ _PEER: Final = CLUSTERSET + "/"
 
 
 def rank(source: str) -> int:
-    """The place of a source in the order of precedence; unknown ones come last."""
+    """Return the position of a source in the order of precedence. Unknown sources are last."""
     return _RANK.get(source, len(PRECEDENCE))
 
 
 def of_peer(cluster: ClusterName) -> str:
-    """The name of the initializer by which tables await one peer."""
+    """Return the name of the initializer by which tables await a peer."""
     return _PEER + cluster
 
 
 def is_peer(initializer: str) -> bool:
-    """Whether an initializer is that of a peer. A peer that is away must not hold up what others have completed."""
+    """True if an initializer is a peer's. An unreachable peer must not delay rows that other sources have completed."""
     return initializer.startswith(_PEER)

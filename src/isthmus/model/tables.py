@@ -1,22 +1,43 @@
-"""Every table, declared once. Adding a table is a row struct beside this module and a declaration here."""
+"""Declarations of all tables. To add a table, write a row struct beside this module and declare the table here."""
 
 from __future__ import annotations
 
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Probe
+from isthmus.model.balancing import (
+    Backend,
+    BackendKey,
+    CallerFailure,
+    Failure,
+    Frontend,
+    FrontendKey,
+    Plan,
+    PlanKey,
+    Probe,
+)
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
-from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
-from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
+from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
+from isthmus.model.links import Link
+from isthmus.model.mcs import (
+    Merged,
+    OverQuota,
+    OwnExport,
+    PeerRefusal,
+    Record,
+    RecordKind,
+    Refusals,
+    RefusedRecord,
+)
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
+from isthmus.model.pods import IgnoredPod
 from isthmus.model.policies import Check, Policy, PolicyKind
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
-from isthmus.model.routes import Grant, NodeRefusals, Route, RouteKind
+from isthmus.model.routes import Attachment, Grant, NodeRefusals, Route, RouteKey, RouteKind, RouteParts
 from isthmus.model.services import (
     TOPOLOGY_MODE,
     EndpointSet,
@@ -30,8 +51,8 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
-from isthmus.model.xds import RefusedResource, Resource, ResourceKey, ServedListener
-from isthmus.statedb import Attribute, Status, Table
+from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
+from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
 
 def _prefers_zone(annotations: Labels) -> bool:
@@ -111,6 +132,22 @@ OVER_QUOTA: Final = Table[ServiceName, OverQuota](
     "over_quota", OverQuota, key=attrgetter("name"), indexes={"all": lambda row: (True,)}
 )
 
+REFUSED_RECORDS: Final = Table[tuple[ClusterName, RecordKind, ServiceName], RefusedRecord](
+    "refused_records",
+    RefusedRecord,
+    key=attrgetter("cluster", "kind", "name"),
+    indexes={"cluster": Attribute("cluster"), "name": Attribute("name")},
+)
+
+PEER_REFUSALS: Final = Table[tuple[ClusterName, RecordKind, ServiceName], PeerRefusal](
+    "peer_refusals",
+    PeerRefusal,
+    key=attrgetter("cluster", "kind", "name"),
+    indexes={"cluster": Attribute("cluster"), "name": Attribute("name")},
+)
+
+REFUSALS: Final = Table[ClusterName, Refusals]("refusals", Refusals, key=attrgetter("cluster"))
+
 OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key=attrgetter("name"))
 
 OWN_RANGES: Final = Table[str, OwnRanges]("own_ranges", OwnRanges, key=lambda row: "own")
@@ -128,6 +165,8 @@ PODS: Final = Table[str, Pod](
     "pods", Pod, key=attrgetter("name"), indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
 )
 
+IGNORED_PODS: Final = Table[str, IgnoredPod]("ignored_pods", IgnoredPod, key=attrgetter("name"))
+
 PROBES: Final = Table[BackendKey, Probe](
     "probes", Probe, key=attrgetter("key"), indexes={"service": Attribute("key.service")}
 )
@@ -140,6 +179,10 @@ FAILURES: Final = Table[BackendKey, Failure](
     "failures", Failure, key=attrgetter("key"), indexes={"service": Attribute("key.service")}
 )
 
+CALLER_FAILURES: Final = Table[tuple[int, BackendKey], CallerFailure](
+    "caller_failures", CallerFailure, key=attrgetter("caller", "key"), indexes={"service": Attribute("key.service")}
+)
+
 POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
     "policies",
     Policy,
@@ -150,11 +193,16 @@ POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
 DRAINS: Final = Table[ServiceName, DrainRequest]("drains", DrainRequest, key=attrgetter("name"))
 DRAINING: Final = Table[tuple[ClusterName, str, str, str], Draining]("draining", Draining, key=attrgetter("key"))
 
+LINKS: Final = Table[ClusterName, Link]("links", Link, key=attrgetter("name"))
+
 LOCAL_REDIRECTS: Final = Table[ServiceName, LocalRedirect](
     "local_redirects",
     LocalRedirect,
     key=attrgetter("name"),
-    indexes={"namespace": lambda row: (row.name.partition("/")[0],)},
+    indexes={
+        "namespace": lambda row: (row.name.partition("/")[0],),
+        "named": lambda row: (row.service,) if row.service else (),
+    },
 )
 
 PROXY_REDIRECTS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
@@ -167,10 +215,10 @@ PROXY_REDIRECTS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
 PROXY_LISTENERS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
     "proxy_listeners",
     ProxyRedirect,
-    key=attrgetter("service", "owner"),
+    key=attrgetter("service", "callers"),
     indexes={"service": Attribute("service"), "all": lambda row: (True,)},
 )
-"""The redirects as they are wanted; ``proxy_redirects`` has those of listeners that are served."""
+"""Desired redirects to Envoy's listeners; ``proxy_redirects`` has those with served listeners."""
 
 ROUTES: Final = Table[tuple[RouteKind, ServiceName], Route](
     "routes",
@@ -179,6 +227,7 @@ ROUTES: Final = Table[tuple[RouteKind, ServiceName], Route](
     indexes={
         "parent": lambda row: {parent.service for parent in row.parents},
         "target": lambda row: row.targets(),
+        "cluster": lambda row: row.clusters(),
         "namespace": Attribute("namespace"),
     },
 )
@@ -188,10 +237,30 @@ GRANTS: Final = Table[ServiceName, Grant](
     "grants", Grant, key=attrgetter("name"), indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
 )
 
+ATTACHMENTS: Final = Table[ServiceName, Attachment](
+    "attachments",
+    Attachment,
+    key=attrgetter("service"),
+    indexes={"all": lambda row: (True,)},
+)
+"""Routes of Services, by port and callers."""
+
+ROUTE_PARTS: Final = Table[tuple[RouteKey, ServiceName, int], RouteParts](
+    "route_parts",
+    RouteParts,
+    key=attrgetter("route", "service", "port"),
+    indexes={
+        "route": Attribute("route"),
+        "service": lambda row: (row.service,) if row.service else (),
+        "target": lambda row: {each.service for each in row.targets},
+    },
+)
+"""Routes in effect on this node, as Envoy's configuration."""
+
 ROUTE_PLANS: Final = Table[PlanKey, Plan](
     "route_plans", Plan, key=attrgetter("key"), indexes={"service": Attribute("key.service")}
 )
-"""What calls through the node's Envoy are spread over: the plans of services that routes are for or lead to."""
+"""Plans of the node's Envoy for parents and backends of routes."""
 
 REDIRECTS: Final = Table[tuple[ServiceName, str], Redirect](
     "redirects",
@@ -244,7 +313,7 @@ PLANS: Final = Table[PlanKey, Plan](
     indexes={
         "service": Attribute("key.service"),
         "awaited": attrgetter("awaited"),
-        "callers": lambda row: (True,) if row.consistent or row.skip else (),
+        "callers": lambda row: (True,) if row.consistent or row.skip or row.consumers else (),
         "under": Attribute("key.service"),
     },
     ordered=("under",),
@@ -258,8 +327,10 @@ NAMES: Final = Table[tuple[str, str], Name](
     indexes={"name": Attribute("name"), "service": Attribute("service")},
 )
 
-NAMES_STATUS: Final = Table[tuple[str, str], Status]("names_status", Status, key=attrgetter("key"))
-PLANS_STATUS: Final = Table[PlanKey, Status]("plans_status", Status, key=attrgetter("key"))
+NAMES_STATUS: Final = Table[tuple[str, str], Status[tuple[str, str]]](
+    "names_status", Status[tuple[str, str]], key=attrgetter("key")
+)
+PLANS_STATUS: Final = Table[PlanKey, Status[PlanKey]]("plans_status", Status[PlanKey], key=attrgetter("key"))
 
 MERGED: Final = Table[ServiceName, Merged](
     "merged",
@@ -275,6 +346,11 @@ MERGED: Final = Table[ServiceName, Merged](
 RECORDS: Final = Table[tuple[str, ServiceName], Record](
     "records", Record, key=attrgetter("kind", "name"), indexes={"name": Attribute("name")}
 )
+
+RECORDS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "records_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
+"""Records whose last change the own etcd does not have."""
 
 OBJECTS: Final = Table[tuple[str, ServiceName], Object](
     "objects",
@@ -292,10 +368,10 @@ POLICY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
 ROUTE_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
     "route_objects", Object, key=attrgetter("kind", "name"), indexes={"service": Attribute("service")}
 )
-"""What is wanted of the status of routes; ``service`` is the route's own name."""
+"""Desired status of routes; ``service`` is the route's own name."""
 
-ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
-    "route_objects_status", Status, key=attrgetter("key")
+ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "route_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )
 
 ROUTE_REFUSALS: Final = Table[str, NodeRefusals](
@@ -304,15 +380,17 @@ ROUTE_REFUSALS: Final = Table[str, NodeRefusals](
     key=attrgetter("name"),
     indexes={"route": lambda row: tuple({(each.kind, each.name) for each in row.routes})},
 )
-"""What nodes' Envoys refused of routes: an agent's has the row of its own node, the operator's has all of them."""
+"""Refusals of routes by nodes' Envoys. An agent has the row of its own node, the operator all rows."""
 
-ROUTE_REFUSALS_STATUS: Final = Table[str, Status]("route_refusals_status", Status, key=attrgetter("key"))
+ROUTE_REFUSALS_STATUS: Final = Table[str, Status[str]]("route_refusals_status", Status[str], key=attrgetter("key"))
 
-POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
-    "policy_objects_status", Status, key=attrgetter("key")
+POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "policy_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )
 
-OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=attrgetter("key"))
+OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
 
 ISLAND_PODS: Final = Table[ServiceName, IslandPod](
     "island_pods",
@@ -343,6 +421,12 @@ GATEWAY_CHECKS: Final = Table[tuple[ClusterName, str], GatewayCheck](
     key=attrgetter("cluster", "address"),
     indexes={"cluster": Attribute("cluster")},
 )
+REFUSED_GATEWAYS: Final = Table[tuple[ClusterName, str], RefusedGateway](
+    "refused_gateways",
+    RefusedGateway,
+    key=attrgetter("cluster", "address"),
+    indexes={"cluster": Attribute("cluster")},
+)
 TRUST_BUNDLES: Final = Table[tuple[ClusterName, ...], TrustBundle](
     "trust_bundles", TrustBundle, key=attrgetter("clusters")
 )
@@ -358,9 +442,12 @@ XDS_REFUSED: Final = Table[ResourceKey, RefusedResource](
 
 DRAIN_OBJECTS: Final = Table[tuple[str, ServiceName], Object]("drain_objects", Object, key=attrgetter("kind", "name"))
 
-DRAIN_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
-    "drain_objects_status", Status, key=attrgetter("key")
+DRAIN_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "drain_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )
+
+ENVOY_CHECKS: Final = Table[str, EnvoyCheck]("envoy_checks", EnvoyCheck, key=lambda row: "envoy")
+"""One row at most."""
 
 XDS_SERVED: Final = Table[str, ServedListener](
     "xds_served",
@@ -368,3 +455,11 @@ XDS_SERVED: Final = Table[str, ServedListener](
     key=attrgetter("name"),
     indexes={"service": lambda row: (row.name.rpartition(":")[0],)},
 )
+
+FAULTS: Final = Table[FaultKey, Fault](
+    "faults",
+    Fault,
+    key=attrgetter("part", "kind", "name"),
+    indexes={"name": Attribute("name"), "cause": Attribute("cause"), "all": lambda row: (True,)},
+)
+"""Units of derived tables that raised, and objects and records that could not be converted to rows."""

@@ -1,4 +1,4 @@
-"""Derived rows for Envoy: the resources that its discovery service (xDS) gives it, and those that it refused."""
+"""Rows of Envoy: the resources that the discovery service (xDS) sends, those that Envoy refused, and its health."""
 
 from __future__ import annotations
 
@@ -26,25 +26,38 @@ class Resource(Struct, frozen=True, gc=False, kw_only=True):
     body: bytes
     """The message, without the ``Any`` around it."""
     owner: str = ""
-    """The object it was made of ('HTTPRoute demo/echo'): where a refusal is reported."""
+    """Object that a refusal is reported on ('HTTPRoute demo/echo')."""
     unit: str = ""
-    """What it is computed together with: a service's name."""
+    """Unit in which it is computed: a service, a port with its callers, or another part of the configuration."""
+    checked: bool = False
+    """True if it was built from parts that were checked by the rules of Envoy's API."""
 
 
 class RefusedResource(Struct, frozen=True, gc=False, kw_only=True):
-    """A resource that is not in force as it is, and why; what was in force before stays."""
+    """A resource that Envoy refused, and the reason. The version before it remains in effect."""
 
     type: ResourceType
     name: str
     version: str
     owner: str
-    """The object where the refusal is reported: of routes, the first one that is changed."""
+    """Object that the refusal is reported on: of routes, the first changed one."""
     error: str
     changed: tuple[str, ...] = ()
-    """Of routes, the objects with rules that the version accepted last has not got. Empty: each may be the cause."""
+    """Route objects with rules that the last accepted version does not have. If empty, any of them may be the cause."""
+
+
+class EnvoyCheck(Struct, frozen=True, gc=False):
+    """Input row: the verdict of the agent's probes on this node's Envoy. It exists while Envoy is probed."""
+
+    healthy: bool
+    """False while Envoy does not answer: calls bypass it."""
+    reason: str = ""
+    """The cause, as a sentence without its subject; empty while Envoy answers."""
+    since: float = 0.0
+    """Time of the last change of the verdict, Unix time, s."""
 
 
 class ServedListener(Struct, frozen=True, gc=False):
-    """A listener that an Envoy of this node serves now, routes and all."""
+    """A listener that an Envoy of this node serves, together with its routes."""
 
     name: str

@@ -11,6 +11,10 @@ from typing import Final, NamedTuple
 from isthmus.netlink import wire
 
 NEW_LINK, DEL_LINK, GET_LINK, NEW_ROUTE, GET_ROUTE = 16, 17, 18, 24, 26
+GET_NSID: Final = 90
+NETNSA_NSID, NETNSA_PID = 1, 2
+NOT_ASSIGNED: Final = -1
+"""NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h."""
 LINK_EVENTS: Final = 1
 """RTMGRP_LINK."""
 UNICAST: Final = 1
@@ -23,7 +27,7 @@ RTA_OIF, RTA_MULTIPATH = 4, 9
 
 
 class Link(NamedTuple):
-    """An interface. ``peer``: what this network namespace calls the one its other end is in; None: that is this one."""
+    """An interface. ``peer`` is the id of its other end's network namespace, ``None`` if that is this namespace."""
 
     ifindex: int
     name: str
@@ -44,14 +48,23 @@ def links() -> list[Link]:
 
 
 def default_route_interfaces() -> set[int]:
-    """Interfaces, by index, that a default route of any family and table goes out by; never the loopback one."""
-    found: set[int] = set()
+    """Return the indexes of interfaces with a default route of any family and table, without the loopback interface."""
+    indexes: set[int] = set()
     for family in (socket.AF_INET, socket.AF_INET6):
         for kind, body in _dump(GET_ROUTE, family, ROUTE):
             _, size, *_, type_, _ = ROUTE.unpack_from(body)
             if kind == NEW_ROUTE and size == 0 and type_ == UNICAST:
-                found.update(_interfaces(body))
-    return found - {LOOPBACK}
+                indexes.update(_interfaces(body))
+    return indexes - {LOOPBACK}
+
+
+def namespace_id(pid: int) -> int | None:
+    """This network namespace's id for that of a process, ``None`` if it has none: no interface here leads there."""
+    body = bytes(4) + wire.attribute(NETNSA_PID, struct.pack("=I", pid))
+    answer = wire.reply(socket.NETLINK_ROUTE, GET_NSID, body)
+    raw = dict(wire.attributes(answer, 4)).get(NETNSA_NSID, b"")
+    number = int.from_bytes(raw[:4], sys.byteorder, signed=True) if raw else NOT_ASSIGNED
+    return None if number == NOT_ASSIGNED else number
 
 
 def subscribe() -> socket.socket:
@@ -63,14 +76,14 @@ def subscribe() -> socket.socket:
 
 
 def changes(sock: socket.socket) -> list[LinkChange]:
-    """What a subscribed socket holds. OSError (ENOBUFS) where it overflowed: list all interfaces again."""
-    found: list[LinkChange] = []
+    """Read the changes from a subscribed socket. Raises OSError (ENOBUFS) on overflow: list all interfaces again."""
+    changes: list[LinkChange] = []
     while True:
         try:
             data = sock.recv(wire.RECEIVE)
         except BlockingIOError:
-            return found
-        found += [
+            return changes
+        changes += [
             LinkChange(_link(body), kind == DEL_LINK)
             for kind, body in wire.messages(data)
             if kind in (NEW_LINK, DEL_LINK)
@@ -83,11 +96,11 @@ def _dump(kind: int, family: int, head: struct.Struct) -> Iterator[tuple[int, by
 
 def _link(body: bytes) -> Link:
     _, _, index, _, _ = LINK.unpack_from(body)
-    found = dict(wire.attributes(body, LINK.size))
-    kind = wire.nested(found.get(IFLA_LINKINFO, b""), IFLA_INFO_KIND)
-    raw = found.get(IFLA_LINK_NETNSID)
+    attributes = dict(wire.attributes(body, LINK.size))
+    kind = wire.nested(attributes.get(IFLA_LINKINFO, b""), IFLA_INFO_KIND)
+    raw = attributes.get(IFLA_LINK_NETNSID)
     peer = None if raw is None else int.from_bytes(raw[:4], sys.byteorder, signed=True)
-    return Link(index, _text(found.get(IFLA_IFNAME, b"")), _text(kind), peer)
+    return Link(index, _text(attributes.get(IFLA_IFNAME, b"")), _text(kind), peer)
 
 
 def _interfaces(body: bytes) -> Iterator[int]:
@@ -95,11 +108,11 @@ def _interfaces(body: bytes) -> Iterator[int]:
         if kind == RTA_OIF:
             yield int.from_bytes(data[:4], sys.byteorder)
         elif kind == RTA_MULTIPATH:
-            at = 0
-            while at + HOP.size <= len(data):
-                length, _, _, index = HOP.unpack_from(data, at)
+            offset = 0
+            while offset + HOP.size <= len(data):
+                length, _, _, index = HOP.unpack_from(data, offset)
                 yield index
-                at += max(length, HOP.size)
+                offset += max(length, HOP.size)
 
 
 def _text(data: bytes) -> str:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from isthmus.netlink import wire
 
 NETLINK_SOCK_DIAG: Final = 4
-"""Of linux/netlink.h."""
+"""NETLINK_SOCK_DIAG of linux/netlink.h."""
 SOCK_DIAG_BY_FAMILY, SOCK_DESTROY = 20, 21
 REQUEST: Final = struct.Struct("=BBBxI48s")
 """Family, protocol, extensions, states, id."""
@@ -36,7 +36,7 @@ ANY_STATE: Final = 0x3FFE
 INFO: Final = 2
 """INET_DIAG_INFO: the attribute that is a struct tcp_info."""
 MIN_RTT: Final = slice(148, 152)
-"""Where a struct tcp_info (linux/tcp.h) has tcpi_min_rtt, µs."""
+"""Bytes of tcpi_min_rtt, in µs, in a struct tcp_info (linux/tcp.h)."""
 NOT_MEASURED: Final = 0xFFFFFFFF
 """tcpi_min_rtt of a connection that has none."""
 NESTED: Final = 1 << 15
@@ -54,24 +54,24 @@ class Socket(NamedTuple):
     family: int
     protocol: int
     id: bytes
-    """What the kernel knows it by, cookie included: another with its addresses is another."""
+    """Kernel's identifier, including the cookie: a later socket with the same addresses has another one."""
     local: bytes
     local_port: bytes
     remote: bytes
     remote_port: bytes
     inode: int
-    """As /proc/PID/fd shows it."""
+    """Inode in /proc/PID/fd."""
     attributes: bytes = b""
 
     @property
     def cookie(self) -> int:
         """The number that no other socket of this machine has had."""
-        (cookie,) = COOKIE.unpack_from(self.id, ID.size - COOKIE.size)
-        return int(cookie)
+        cookie: int = COOKIE.unpack_from(self.id, ID.size - COOKIE.size)[0]
+        return cookie
 
     @property
     def storage(self) -> bytes:
-        """What the socket has in the storage that was asked for; empty: nothing."""
+        """Value of the requested socket storage, empty if there is none."""
         return wire.nested(self.attributes, STORAGES, STORAGE, STORAGE_VALUE)
 
 
@@ -83,15 +83,20 @@ def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:
     return list(_dump(protocol, CONNECTED[protocol], asked=asked))
 
 
+def all_sockets(protocol: int) -> list[Socket]:
+    """Every socket of a protocol, in any state, both families."""
+    return list(_dump(protocol, ANY_STATE))
+
+
 def cookies() -> set[int]:
-    """Of every TCP and UDP socket that the kernel lists, whatever its state."""
+    """Return the cookies of all TCP and UDP sockets, in any state."""
     return {each.cookie for protocol in CONNECTED for each in _dump(protocol, ANY_STATE)}
 
 
-def destroy(found: Socket) -> bool:
-    """End a socket; False where it has gone already. OSError where this kernel has no CONFIG_INET_DIAG_DESTROY."""
+def destroy(target: Socket) -> bool:
+    """Destroy a socket. Returns ``False`` if it is closed already; raises OSError without CONFIG_INET_DIAG_DESTROY."""
     try:
-        wire.request(NETLINK_SOCK_DIAG, SOCK_DESTROY, 0, REQUEST.pack(found.family, found.protocol, 0, 0, found.id))
+        wire.request(NETLINK_SOCK_DIAG, SOCK_DESTROY, 0, REQUEST.pack(target.family, target.protocol, 0, 0, target.id))
     except FileNotFoundError:
         return False
     return True
@@ -108,15 +113,17 @@ def udp_servers() -> set[int]:
 
 
 def tcp_round_trips(port: int) -> dict[str, float]:
-    """By address: of the TCP connections to a port the shortest round trip, s, that the kernel has measured of late
-    (tcpi_min_rtt; net.ipv4.tcp_min_rtt_wlen)."""
-    found: dict[str, float] = {}
-    for each in _dump(socket.IPPROTO_TCP, 1 << ESTABLISHED, info=INFO, key=TO_PORT.pack(port)):
-        to = socket.inet_ntop(each.family, each.remote[-4:] if each.family == socket.AF_INET else each.remote)
-        trip = int.from_bytes(wire.nested(each.attributes, INFO)[MIN_RTT], sys.byteorder)
+    """Return the shortest recent round trip in seconds, by address, of the TCP connections to a port (tcpi_min_rtt;
+    net.ipv4.tcp_min_rtt_wlen)."""
+    latest: dict[str, float] = {}
+    for connection in _dump(socket.IPPROTO_TCP, 1 << ESTABLISHED, info=INFO, key=TO_PORT.pack(port)):
+        address = socket.inet_ntop(
+            connection.family, connection.remote[-4:] if connection.family == socket.AF_INET else connection.remote
+        )
+        trip = int.from_bytes(wire.nested(connection.attributes, INFO)[MIN_RTT], sys.byteorder)
         if 0 < trip < NOT_MEASURED:
-            found[to] = min(found.get(to, trip / 1e6), trip / 1e6)
-    return found
+            latest[address] = min(latest.get(address, trip / 1e6), trip / 1e6)
+    return latest
 
 
 def _dump(protocol: int, states: int, *, info: int = 0, key: bytes = bytes(48), asked: bytes = b"") -> Iterator[Socket]:

@@ -14,8 +14,9 @@ HEADER: Final = struct.Struct("=IHHII")
 ATTRIBUTE: Final = struct.Struct("=HH")
 """Length with this header, type."""
 ATTRIBUTE_TYPE: Final = 0x3FFF
-"""Without the bits that say that it is nested, and its byte order."""
+"""Mask of the attribute type, without the bits for nesting and byte order."""
 ERROR, DONE = 2, 3
+REQUEST: Final = 0x1
 REQUEST_ACK: Final = 0x5
 REQUEST_DUMP: Final = 0x301
 RECEIVE: Final = 1 << 18
@@ -46,25 +47,35 @@ def request(protocol: int, kind: int, flags: int, body: bytes) -> None:
                 _raise(content)
 
 
+def reply(protocol: int, kind: int, body: bytes) -> bytes:
+    """The content of the one message that answers a question; OSError with the kernel's errno where there is none."""
+    with _open(protocol) as sock:
+        sock.send(_message(kind, REQUEST, body))
+        [(got, content)] = messages(sock.recv(RECEIVE))
+        if got == ERROR:
+            _raise(content)
+        return content
+
+
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Type and content of each message of what was received."""
-    at = 0
-    while at + HEADER.size <= len(data):
-        length, kind, *_ = HEADER.unpack_from(data, at)
+    offset = 0
+    while offset + HEADER.size <= len(data):
+        length, kind, *_ = HEADER.unpack_from(data, offset)
         if length < HEADER.size:
             return
-        yield kind, data[at + HEADER.size : at + length]
-        at += (length + 3) & ~3
+        yield kind, data[offset + HEADER.size : offset + length]
+        offset += (length + 3) & ~3
 
 
-def attributes(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
+def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
     """Type and value of each attribute, from an offset on."""
-    while at + ATTRIBUTE.size <= len(data):
-        length, kind = ATTRIBUTE.unpack_from(data, at)
+    while offset + ATTRIBUTE.size <= len(data):
+        length, kind = ATTRIBUTE.unpack_from(data, offset)
         if length < ATTRIBUTE.size:
             return
-        yield kind & ATTRIBUTE_TYPE, data[at + ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
+        yield kind & ATTRIBUTE_TYPE, data[offset + ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
 
 
 def nested(data: bytes, *path: int) -> bytes:

@@ -9,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import resource
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
-from isthmus import dns, logs
+from prometheus_client.metrics_core import Metric
+
+from isthmus import dns, logs, metrics
 from isthmus.admin.client import TableStore
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
@@ -18,13 +23,18 @@ from isthmus.datapath.alive import Alive
 from isthmus.model import tables
 from isthmus.model.dns import Name
 from isthmus.model.hosts import Endpoint, endpoint
+from isthmus.model.services import Pod
 from isthmus.processes import observing
-from isthmus.processes.start import CannotStart, require, start
+from isthmus.processes.observing import Shown, View
+from isthmus.processes.start import CannotStart, require, start, supervised
 from isthmus.reflector import Reflector, State
+from isthmus.running import Tasks
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database
 
 log = logs.get("dns")
+
+PREFIX: Final = "isthmus_dns"
 
 ASK_AGAIN = 30.0
 """Seconds between two questions to the cluster DNS whether it knows our zone."""
@@ -47,23 +57,26 @@ def run(config: Config) -> int:
 async def main(config: Config) -> None:
     """Wire the parts and run them."""
     require(config, dns__cluster_dns=config.dns.cluster_dns, dns__listen=config.dns.listen, dns__agent=config.dns.agent)
-    allow_descriptors()
-    names = Names(config)
-    db, reflector = names.db, names.reflector
-    server = _server(db, config)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(reflector.run(), name="names")
-        tasks.create_task(serve(db, server, config), name="server")
+    async with supervised() as tasks:
+        shown = Shown(tasks, config, PREFIX)
+        allow_descriptors()
+        names = Names(config)
+        db, reflector, reflectors = names.db, names.reflector, (names.reflector, names.pods)
+        server = _server(db, config)
+        tasks.start("names", reflector.run)
+        tasks.start("pods", names.pods.run)
+        tasks.start("server", partial(serve, db, server, config))
         if config.datapath.cgroup and config.dns.mode != "off":
-            tasks.create_task(stay_alive(names, server, config), name="alive")
-        observing.admin(
-            tasks,
-            config,
-            db,
-            lambda: DnsStatus(
-                problems=observing.away([reflector]), reflectors={"names": reflector.state}, server=server.stats()
-            ),
-            timeout=LIST_TIMEOUT,
+            tasks.start("alive", partial(stay_alive, names, server, config))
+        shown.show(
+            View(
+                db=db,
+                status=lambda: DnsStatus(reflectors=observing.states(reflectors), server=server.stats()),
+                problems=lambda: observing.away([reflector]),
+                awaited=lambda: db.snapshot().pending(tables.NAMES),
+                families=lambda: [*observing.source_families(PREFIX, reflectors), *families(server.stats())],
+                list_timeout=LIST_TIMEOUT,
+            )
         )
 
 
@@ -71,9 +84,9 @@ class Names:
     """The agent's names in a table of this process, and what keeps them there."""
 
     def __init__(self, config: Config) -> None:
-        self.db = Database(tables.NAMES)
+        self.db = Database(tables.NAMES, tables.PODS, tables.FAULTS)
         self.listed = asyncio.Event()
-        """A list, be it a partial one, was taken in to its end."""
+        """Set once a whole list, even a partial one, was written."""
         self.reflector = Reflector[Name](
             TableStore(config.dns.agent, tables.NAMES),
             TableSink(self.db, tables.NAMES, "agent", lambda row: row),
@@ -81,6 +94,12 @@ class Names:
             max_delay=1.0,
             on_state=lambda state: self.listed.set() if state.synced else None,
         )
+        self.pods = Reflector[Pod](
+            TableStore(config.dns.agent, tables.PODS),
+            TableSink(self.db, tables.PODS, "agent", lambda row: row),
+            name="pods",
+        )
+        """The node's pods, which give the namespaces of callers. Nothing waits for them."""
 
     def __repr__(self) -> str:
         return f"<Names {self.reflector!r}>"
@@ -91,6 +110,19 @@ class DnsStatus(ProcessStatus, frozen=True, kw_only=True):
 
     reflectors: dict[str, State]
     server: dns.ServerStats
+
+
+def families(stats: dns.ServerStats) -> Sequence[Metric]:
+    """Return the metrics of the name server."""
+    upstream, tcp = stats.upstream, stats.tcp
+    lost = {"unsent": stats.unsent, "dropped": stats.dropped, "failed": stats.failed, "refused": tcp.refused}
+    forwarded = {"answered": upstream.answered, "timeout": upstream.timeouts, "dropped": upstream.dropped}
+    return [
+        metrics.SERVER_QUESTIONS.family(PREFIX, [(["udp"], stats.questions), (["tcp"], tcp.questions)]),
+        metrics.SERVER_REPLIES.value(PREFIX, stats.replies),
+        metrics.SERVER_LOST.family(PREFIX, (([reason], count) for reason, count in lost.items())),
+        metrics.UPSTREAM_QUESTIONS.family(PREFIX, (([result], count) for result, count in forwarded.items())),
+    ]
 
 
 def allow_descriptors() -> None:
@@ -111,8 +143,8 @@ def _server(db: Database, config: Config) -> dns.Server:
             cluster_domain=config.dns.cluster_domain,
             shared=config.dns.instance != "only",
         )
-    except dns.CannotListen as why:
-        raise CannotStart(f"dns.listen: {why}") from None
+    except dns.CannotListen as error:
+        raise CannotStart(f"dns.listen: {error}") from None
 
 
 def _listen(config: Config) -> list[Endpoint]:
@@ -125,12 +157,12 @@ async def serve(db: Database, server: dns.Server, config: Config) -> None:
         await may_join(db, _listen(config))
     try:
         await server.run()
-    except dns.CannotListen as why:
-        raise CannotStart(f"dns.listen: {why}") from None
+    except dns.CannotListen as error:
+        raise CannotStart(f"dns.listen: {error}") from None
 
 
 async def may_join(db: Database, listen: list[Endpoint]) -> None:
-    """Wait for the names, as long as another process serves the addresses: a half of its questions would fail here."""
+    """Wait for the names while another process serves the addresses: half of its questions would fail here."""
     while dns.is_served(listen) and not db.snapshot().initialized(tables.NAMES):  # noqa: ASYNC110
         await asyncio.sleep(JOIN_EVERY)  # nothing announces that a socket of another process is closed
 
@@ -138,8 +170,8 @@ async def may_join(db: Database, listen: list[Endpoint]) -> None:
 async def until_ready(names: Names, server: dns.Server) -> None:
     """Return when questions may be steered here: the first list is answered from, and is whole or has names.
 
-    An agent that is away from an API server lists in part: what it knows is served. Half of its list is not: a name
-    that has not come yet would be answered SERVFAIL.
+    An agent without its API server sends a partial list, which is served. A list that is still being read is not: a
+    name that is still missing would be answered SERVFAIL.
     """
     await names.listed.wait()
     await names.db.until(lambda now: now.initialized(tables.NAMES) or now.count(tables.NAMES) > 0)
@@ -155,9 +187,12 @@ async def stay_alive(names: Names, server: dns.Server, config: Config) -> None:
     alive = await Alive.open(config.datapath.pin, instance=config.dns.instance)
     if not alive.tie(server.socket):
         log.info("steering ends by the deadline alone: this kernel does not watch sockets")
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(renew(alive, config.dns.deadline), name="deadline")
-        tasks.create_task(choose_tcp(alive, server, config), name="tcp")
+    try:
+        async with Tasks() as tasks:
+            tasks.start("deadline", partial(renew, alive, config.dns.deadline))
+            tasks.start("tcp", partial(choose_tcp, alive, server, config))
+    finally:
+        alive.close()
 
 
 async def renew(alive: Alive, deadline: float) -> None:
@@ -173,21 +208,21 @@ async def renew(alive: Alive, deadline: float) -> None:
 
 
 async def choose_tcp(alive: Alive, server: dns.Server, config: Config) -> None:
-    """Have TCP steered as configured, or while the cluster DNS does not know our zone.
+    """Steer TCP as configured, or while the cluster DNS does not know our zone.
 
     A cluster DNS that does not answer changes nothing. Answers over UDP send clients to TCP only where it is steered.
     """
     upstream = _endpoint(config.dns.upstream or config.dns.cluster_dns[0], "dns.upstream")
     alive.takes_tcp = server.truncates = config.dns.tcp == "steer"
     while config.dns.tcp == "auto":
-        known = await dns.knows_zone(upstream, config.dns.zone)
-        if known is not None and alive.takes_tcp == known:
+        zone_known = await dns.knows_zone(upstream, config.dns.zone)
+        if zone_known is not None and alive.takes_tcp == zone_known:
             log.info(
-                "questions over TCP go to " + ("the cluster DNS, which knows the zone" if known else "this server")
+                "questions over TCP go to " + ("the cluster DNS, which knows the zone" if zone_known else "this server")
             )
             server.truncates = False
-            alive.takes_tcp = not known
-            await asyncio.sleep(config.dns.deadline)  # until the kernel has it
+            alive.takes_tcp = not zone_known
+            await asyncio.sleep(config.dns.deadline)  # until the kernel steers accordingly
             server.truncates = alive.takes_tcp
         await asyncio.sleep(ASK_AGAIN)
 
@@ -195,5 +230,5 @@ async def choose_tcp(alive: Alive, server: dns.Server, config: Config) -> None:
 def _endpoint(text: str, field: str) -> Endpoint:
     try:
         return endpoint(text, port=53)
-    except ValueError as why:
-        raise CannotStart(f"{field} = {why}") from None
+    except ValueError as error:
+        raise CannotStart(f"{field} = {error}") from None

@@ -1,13 +1,13 @@
-"""Keeps the table ``draining``: what drains ask for, as time passes. The decisions are ``loadbalancer.drains``.
+"""Keeps the table ``draining``: the drains in force as time passes. ``loadbalancer.drains`` decides which.
 
-Whoever reads the table waits for the first list of drains: a process that starts must not call what is drained, nor
-publish that nothing is.
+Readers of the table await the first list of drains: a process that starts must not call a drained backend, nor publish
+that nothing is drained.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,15 +20,16 @@ from isthmus.model.tables import (
     DRAINING,
     DRAINS,
     ENDPOINT_SETS,
+    FAULTS,
     IMPORTS,
     NODES,
     OBSERVED,
     SERVICES,
 )
-from isthmus.statedb import Changes, Database, Snapshot
+from isthmus.statedb import Changes, Database, Faults, Snapshot
 
 LOOK: Final = 30.0
-"""Seconds after which the time is looked at again at the latest: the system's clock may have been set."""
+"""Seconds: longest wait before the time is read again, since the system's clock may have been set."""
 
 
 COMPLETE_WITH: Final = (DRAINS, NODES, CLUSTERS)
@@ -43,7 +44,7 @@ def _now() -> datetime:
 
 
 class DrainClock:
-    """One per process. ``cordoned``: whether a cordon drains a node."""
+    """Writes the table ``draining``, one per process. ``cordoned`` is true if a cordon drains a node."""
 
     def __init__(
         self, db: Database, cluster: ClusterName, *, cordoned: bool, now: Callable[[], datetime] = _now
@@ -53,8 +54,9 @@ class DrainClock:
         self._cordoned = cordoned
         self._now = now
         self._initializer = db.initializer(DRAINING, "drains")
+        self._faults = Faults(db, FAULTS, DRAINING.name, kind="drains")
         self._gone: set[str] = set()
-        """Nodes that were deleted as we looked, and that endpoints may still name."""
+        """Nodes that were deleted since the start and that endpoints may still name."""
 
     def __repr__(self) -> str:
         return f"<DrainClock of {self._cluster}: {self._db.snapshot().count(DRAINING)} in force>"
@@ -62,10 +64,10 @@ class DrainClock:
     async def run(self) -> None:
         """Follow drains, nodes, peers and the time, for ever."""
         nodes = self._db.changes(NODES)
-        others: list[Changes[Any]] = [self._db.changes(DRAINS), self._db.changes(CLUSTERS)]
+        followed: list[Changes[Any]] = [self._db.changes(DRAINS), self._db.changes(CLUSTERS)]
         while True:
             _, changed = nodes.next()
-            for each in others:
+            for each in followed:
                 each.next()
             self.deleted([change.old.name for change in changed if change.old is not None and change.new is None])
             due = self.step()
@@ -73,13 +75,13 @@ class DrainClock:
             try:
                 async with asyncio.timeout(wait):
                     await self._db.until(
-                        lambda now: any(each.ready for each in (nodes, *others)) or self._completes(now)
+                        lambda now: any(each.ready for each in (nodes, *followed)) or self._completes(now)
                     )
             except TimeoutError:
                 pass
 
     def deleted(self, names: Sequence[str]) -> None:
-        """Nodes were deleted. Endpoints there go when the cluster removes the pods, which takes a while."""
+        """Remember deleted nodes, until the cluster has removed their pods and so their endpoints."""
         if not names:
             return
         sets = self._db.snapshot().by(ENDPOINT_SETS, "cluster", self._cluster)
@@ -87,38 +89,54 @@ class DrainClock:
         self._gone = (self._gone | {*names}) & named
 
     def step(self) -> datetime | None:
-        """Write what is in force now; when time alone changes it next."""
+        """Write the drains in force; return the time of the next change by time alone, ``None`` if there is none."""
         snapshot, now = self._db.snapshot(), self._now()
-        asked = self._asked(snapshot)
-        wanted = {row.key: row for row in drains.in_force(asked, cluster=self._cluster, now=now)}
-        present = {row.key: row for row in snapshot.all(DRAINING)}
-        if wanted != present or self._completes(snapshot):
+        before = {row.key: row for row in snapshot.all(DRAINING)}
+        asked = self._sound(self._asked(snapshot), now)
+        rows = {key: row for key, row in before.items() if key in self._faults}
+        rows |= {row.key: row for row in drains.in_force(asked, cluster=self._cluster, now=now)}
+        self._faults.publish()
+        if rows != before or self._completes(snapshot):
             with self._db.write() as txn:
-                for key in present.keys() - wanted.keys():
+                for key in before.keys() - rows.keys():
                     txn.delete(DRAINING, key)
-                for key, row in wanted.items():
-                    if present.get(key) != row:
+                for key, row in rows.items():
+                    if before.get(key) != row:
                         txn.put(DRAINING, row)
                 if snapshot.initialized(*COMPLETE_WITH):
                     self._initializer.complete(txn)
         every = [drain for each in asked.values() for drain in each]
         return drains.next_change(every, now)
 
+    def _sound(self, asked: Mapping[ClusterName, Sequence[Drain]], now: datetime) -> dict[ClusterName, list[Drain]]:
+        """The drains without those for which it cannot be computed how far they have come: they stay as they were."""
+        sound: dict[ClusterName, list[Drain]] = {cluster: [] for cluster in asked}
+        keys: set[Hashable] = set()
+        for cluster, requested in asked.items():
+            for drain in requested:
+                key = Draining(by=cluster, drain=drain, left=0, closing=False).key
+                keys.add(key)
+                with self._faults.attempt(key):
+                    drains.step(drain, now)
+                    sound[cluster].append(drain)
+        self._faults.retain(keys)
+        return sound
+
     def _completes(self, snapshot: Snapshot) -> bool:
-        """Whether the first lists are whole, and this table is not called so yet."""
+        """True if the first lists are complete and this table is not yet initialised."""
         return snapshot.initialized(*COMPLETE_WITH) and not snapshot.initialized(DRAINING)
 
     def _asked(self, snapshot: Snapshot) -> dict[ClusterName, Sequence[Drain]]:
         """The drains of each cluster that asks for some. The own cluster's come first, and from here alone."""
         self._gone -= {row.name for row in snapshot.all(NODES)}
-        implied = drains.of_nodes(snapshot.all(NODES), gone=sorted(self._gone), cordoned=self._cordoned)
+        implied = drains.of_nodes(snapshot.all(NODES), deleted=sorted(self._gone), cordoned=self._cordoned)
         own = drains.own(snapshot.all(DRAINS), implied)
         peers = {row.name: row.drains for row in snapshot.all(CLUSTERS) if row.drains and not row.own}
         return {self._cluster: own, **peers}
 
 
 def sentences(snapshot: Snapshot) -> tuple[str, ...]:
-    """What is drained now, a line for each, as ``isthmus status`` shows it."""
+    """Describe each present drain in a line of ``isthmus status``."""
     rows: list[Draining] = sorted(snapshot.all(DRAINING), key=lambda row: row.key)
     return tuple(drains.describe(row) for row in rows)
 
@@ -128,18 +146,22 @@ async def report(db: Database, cluster: ClusterName) -> None:
     reads: list[Changes[Any]] = [
         db.changes(table) for table in (DRAINS, DRAINING, OBSERVED, ENDPOINT_SETS, SERVICES, IMPORTS)
     ]
+    faults = Faults(db, FAULTS, DRAIN_OBJECTS.name)
     while True:
         for each in reads:
             each.next()
         snapshot = db.snapshot()
-        wanted = {DRAIN_OBJECTS.key(row): row for row in drain_objects.compute(snapshot, cluster=cluster)}
-        present = {DRAIN_OBJECTS.key(row): row for row in snapshot.all(DRAIN_OBJECTS)}
+        before = {DRAIN_OBJECTS.key(row): row for row in snapshot.all(DRAIN_OBJECTS)}
+        computed = drain_objects.compute(snapshot, cluster=cluster, faults=faults)
+        rows = {DRAIN_OBJECTS.key(row): row for row in computed}
+        rows |= {key: row for key, row in before.items() if row.name in faults}
         del snapshot
-        if wanted != present:
+        faults.publish()
+        if rows != before:
             with db.write() as txn:
-                for key in present.keys() - wanted.keys():
+                for key in before.keys() - rows.keys():
                     txn.delete(DRAIN_OBJECTS, key)
-                for row in wanted.values():
+                for row in rows.values():
                     txn.put(DRAIN_OBJECTS, row)
         await asyncio.sleep(REPORT_EVERY)
         await db.until(lambda _: any(each.ready for each in reads))

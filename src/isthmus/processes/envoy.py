@@ -1,4 +1,4 @@
-"""Envoy's own unit, beside an agent or a gateway: it keeps an Envoy running for a directory, while one is wanted.
+"""Envoy's own unit, beside an agent or a gateway: it runs an Envoy for a directory while its bootstrap file exists.
 
 It knows nothing of Kubernetes. Who fills the directory may end and come back; Envoy goes on with what it has.
 """
@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from isthmus.config import Config
-from isthmus.processes.start import CannotStart, require, start
+from isthmus.processes.start import CannotStart, require, start, supervised
 from isthmus.proxy import NoEnvoyError, Settings, Supervisor, binary
 
 
@@ -26,8 +26,8 @@ async def main(config: Config) -> None:
     try:
         program = binary.find(section.envoy)
         await binary.check(program)
-    except NoEnvoyError as why:
-        raise CannotStart(str(why)) from None
+    except NoEnvoyError as error:
+        raise CannotStart(str(error)) from None
     supervisor = Supervisor(
         Settings(
             program,
@@ -39,4 +39,5 @@ async def main(config: Config) -> None:
         )
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.replace)
-    await supervisor.run()
+    async with supervised() as tasks:
+        tasks.start("supervisor", supervisor.run, ends=True)

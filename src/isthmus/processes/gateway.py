@@ -8,28 +8,34 @@ is. Members are those whose authorities are there as files: no etcd is read.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
-from isthmus import kube, mcs, proxy
+from isthmus import kube, mcs, metrics, proxy
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
 from isthmus.gateway import exports
 from isthmus.gateway.access_log import AccessLog
-from isthmus.gateway.exports import GatewayOf
+from isthmus.gateway.exports import GatewaySettings
 from isthmus.gateway.refusals import REASONS, UNKNOWN, Refusals
 from isthmus.gateway.secrets import Secrets
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint, endpoint
 from isthmus.model.names import ClusterName
-from isthmus.processes import observing, proxying
-from isthmus.processes.start import CannotStart, identified, require, start, tables_of
+from isthmus.processes import faults, observing, proxying
+from isthmus.processes.certificates import OwnCertificates
+from isthmus.processes.observing import Shown, View
+from isthmus.processes.peer_secret import follow_peers
+from isthmus.processes.start import CannotStart, identified, require, start, supervised, tables_of
 from isthmus.reflector import State
+from isthmus.running import Tasks
 from isthmus.sources import kubernetes
 from isthmus.statedb import Database, Derivations, DerivationsStats, Derived
 
@@ -44,7 +50,7 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
-    """Read the cluster's identity from the API server, then work."""
+    """Check the configuration, then work."""
     require(
         config,
         proxy__directory=config.proxy.directory,
@@ -53,7 +59,17 @@ async def main(config: Config) -> None:
         gateway__trust=config.gateway.trust or config.clusterset.directory,
     )
     async with await kube.connect(config.kubernetes) as client:
-        await work(await identified(config, client), client)
+        await work(config, client)
+
+
+async def work(config: Config, client: kube.Client) -> None:
+    """Read the cluster's identity from the API server, then start the parts; the process is shown from now on."""
+    async with supervised() as tasks:
+        shown = Shown(tasks, config, PREFIX)
+        tasks.start("api server", client.probe)
+        config = await identified(config, client, shown)
+        await follow_peers(config, client, tasks, shown)
+        start_parts(config, client, tasks, shown)
 
 
 class GatewayStatus(ProcessStatus, frozen=True, kw_only=True):
@@ -73,26 +89,40 @@ class GatewayStatus(ProcessStatus, frozen=True, kw_only=True):
     ads: proxy.AdsStats
 
 
-async def work(config: Config, client: kube.Client) -> None:
-    """Wire the parts and run them."""
+def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown) -> None:
+    """Wire the parts, start them and show them."""
     cluster, directory = ClusterName(config.cluster.name), Path(config.proxy.directory)
     derived = derived_tables(config)
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, *proxying.TABLES))
+    db = Database(*tables_of(derived, tables.FAULTS, tables.CLUSTERS, tables.PEER_POLICIES, *proxying.TABLES))
     reflectors = kubernetes.reflectors(
         db, client, tables=KUBERNETES, cluster=cluster, namespace=config.kubernetes.namespace
     )
     with db.write() as txn:
         txn.put(tables.CLUSTERS, Cluster(name=cluster, own=True, state="ready", network=config.cluster.network))
-    derivations = Derivations(db, *derived)
+    derivations = Derivations(db, *derived, faults=tables.FAULTS)
     secrets = proxying.secrets(db, config, "gateway")
-    wanted = proxy.Wanted(directory)
-    server = proxy.AdsServer(db, wanted.ads)
+    bootstrap = proxy.BootstrapFile(directory)
+    server = proxy.AdsServer(db, bootstrap.ads)
     refusals = Refusals(config.gateway.domain, lambda: secrets.members)
     access_log = AccessLog(directory, refusals.count)
 
+    certificates = OwnCertificates(config, files=[secrets.identity.certificate], given=client.certificates())
+    for reflector in reflectors:
+        tasks.start(reflector.name, reflector.run)
+    tasks.start("derivations", derivations.run)
+    tasks.start("faults", partial(faults.log_bugs, db))
+    tasks.start("secrets", secrets.run)
+    tasks.start("certificates", certificates.run)
+    tasks.start("access log", access_log.run)
+    tasks.start("envoy", partial(_serve, db, config, bootstrap, server))
+
+    def problems() -> Iterator[str]:
+        yield from filter(None, [secrets.identity.problem])
+        yield from certificates.problems()
+        yield from observing.away(reflectors, client)
+
     def status() -> GatewayStatus:
         return GatewayStatus(
-            problems=(*filter(None, [secrets.identity.problem]), *observing.away(reflectors)),
             cluster=cluster,
             listen=config.gateway.listen,
             exports=len(_exported(db)),
@@ -104,30 +134,34 @@ async def work(config: Config, client: kube.Client) -> None:
             ads=server.stats(),
         )
 
-    async with asyncio.TaskGroup() as tasks:
-        for reflector in reflectors:
-            tasks.create_task(reflector.run(), name=reflector.name)
-        tasks.create_task(derivations.run(), name="derivations")
-        tasks.create_task(secrets.run(), name="secrets")
-        tasks.create_task(access_log.run(), name="access log")
-        tasks.create_task(_serve(db, config, wanted, server), name="envoy")
-        observing.monitor(
-            tasks,
-            config,
-            ready=lambda: secrets.identity.problem or observing.waiting_for(db.snapshot().pending(tables.XDS)),
-            families=lambda: [*observing.families(PREFIX, db), *families(db, secrets, refusals)],
+    shown.show(
+        View(
+            db=db,
+            status=status,
+            problems=problems,
+            imminent=certificates.imminent,
+            warnings=certificates.warnings,
+            awaited=lambda: db.snapshot().pending(tables.XDS),
+            families=lambda: [
+                *observing.source_families(PREFIX, reflectors),
+                *certificates.families(PREFIX),
+                *families(db, secrets, refusals),
+            ],
+            list_timeout=config.sync.timeout,
+            # Clients call it while it is ready, and its Envoy continues without the API server and most of our parts.
+            unready=lambda: filter(None, [secrets.identity.problem]),
         )
-        observing.admin(tasks, config, db, status)
+    )
 
 
 def derived_tables(config: Config) -> list[Derived[Any]]:
-    """What is exported, as the operator has it, and Envoy's resources of it."""
+    """Return the derived tables: exports, as in the operator, and the Envoy resources that serve them."""
     cluster = ClusterName(config.cluster.name)
     try:
         listen = tuple(endpoint(each, port=PORT) for each in config.gateway.listen)
-    except ValueError as why:
-        raise CannotStart(f"gateway.listen = {why}") from None
-    of = GatewayOf(
+    except ValueError as error:
+        raise CannotStart(f"gateway.listen = {error}") from None
+    settings = GatewaySettings(
         cluster,
         config.gateway.domain,
         listen,
@@ -135,7 +169,7 @@ def derived_tables(config: Config) -> list[Derived[Any]]:
         tuple(_etcd(config)) if config.gateway.etcd else (),
         config.gateway.connections,
     )
-    return [mcs.exports.derived(cluster, default_global=config.clusterset.default_global), exports.derived(of)]
+    return [mcs.exports.derived(cluster, default_global=config.clusterset.default_global), exports.derived(settings)]
 
 
 def _etcd(config: Config) -> list[Endpoint]:
@@ -144,16 +178,16 @@ def _etcd(config: Config) -> list[Endpoint]:
     return [Endpoint(url.hostname or "", url.port or 2379) for url in urls if url.scheme == "https"]
 
 
-async def _serve(db: Database, config: Config, wanted: proxy.Wanted, server: proxy.AdsServer) -> None:
+async def _serve(db: Database, config: Config, bootstrap: proxy.BootstrapFile, server: proxy.AdsServer) -> None:
     """Serve the resources once they are complete, so that no export is missing after a restart; have an Envoy."""
     try:
         async with asyncio.timeout(config.sync.timeout):
             await db.until(lambda now: now.initialized(tables.XDS))
     except TimeoutError:
         pass  # the status has who is missing
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.run(), name="ads")
-        tasks.create_task(proxying.keep_wanted(db, wanted, f"gateway {config.cluster.name}"), name="wanted")
+    async with Tasks() as tasks:
+        tasks.start("ads", server.run)
+        tasks.start("wanted", partial(proxying.keep_wanted, db, bootstrap, f"gateway {config.cluster.name}"))
 
 
 def _exported(db: Database) -> list[Any]:
@@ -162,14 +196,12 @@ def _exported(db: Database) -> list[Any]:
 
 def families(db: Database, secrets: Secrets, refusals: Refusals) -> list[Metric]:
     """Metrics of the gateway."""
-    exported = GaugeMetricFamily(f"{PREFIX}_exports", "exports that can be called here", value=len(_exported(db)))
-    members = GaugeMetricFamily(f"{PREFIX}_members", "clusters that may call", value=len(secrets.members))
     none_yet = dict.fromkeys(((each, UNKNOWN) for each in REASONS), 0)
-    refused = CounterMetricFamily(f"{PREFIX}_refused", "connections that were refused", labels=["reason", "peer"])
-    for labels, number in sorted({**none_yet, **refusals.counts}.items()):
-        refused.add_metric(labels, number)
-    found: list[Metric] = [exported, members, refused]
+    families = [
+        metrics.GATEWAY_EXPORTS.value(PREFIX, len(_exported(db))),
+        metrics.GATEWAY_MEMBERS.value(PREFIX, len(secrets.members)),
+        metrics.GATEWAY_REFUSED.family(PREFIX, sorted({**none_yet, **refusals.counts}.items())),
+    ]
     if (ends := secrets.identity.ends) is not None:
-        name = f"{PREFIX}_certificate_end_timestamp_seconds"
-        found.append(GaugeMetricFamily(name, "when the certificate ends", value=ends.timestamp()))
-    return found
+        families.append(metrics.GATEWAY_CERTIFICATE_END.value(PREFIX, ends.timestamp()))
+    return families

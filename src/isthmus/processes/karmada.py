@@ -13,7 +13,7 @@ from isthmus.clusterset import OwnCluster
 from isthmus.config import Config
 from isthmus.karmada import Control, Granting
 from isthmus.kube.lease import Election
-from isthmus.processes.start import start
+from isthmus.processes.start import start, supervised
 
 
 def join(config: Config, *, namespace: str, definitions: Sequence[dict[str, Any]]) -> int:
@@ -26,13 +26,15 @@ async def _join(config: Config, *, namespace: str, definitions: Sequence[dict[st
         control = Control(client, namespace=namespace, definitions=definitions)
         identity = f"{socket.gethostname()}-{os.getpid()}"
         election = Election(client, name="isthmus-karmada", namespace=namespace, identity=identity)
-        await election.run(control.run)
+        async with supervised() as tasks:
+            tasks.start("election", lambda: election.run(control.run))
 
 
 def access(config: Config, home: OwnCluster) -> int:
     """Keep the users of a member's etcd as its keys say. Its exit code."""
 
     async def main(config: Config) -> None:
-        await Granting(home).run()
+        async with supervised() as tasks:
+            tasks.start("users", Granting(home).run)
 
     return start("karmada access", main, config)

@@ -12,30 +12,37 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
-from isthmus import kube, logs, mcs
+from isthmus import health, kube, logs, mcs, metrics
 from isthmus.admin.protocol import ProcessStatus
-from isthmus.clusterset import Follower, PeerStats, Publisher, PublisherStats
+from isthmus.clusterset import Follower, PeerStats, Publishers, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget, TargetStats
 from isthmus.etcd import Session
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
-from isthmus.loadbalancer import claims, drain_objects, own_ranges, policy_objects, refusals
+from isthmus.loadbalancer import checks, claims, drain_objects, gateways, own_ranges, policy_objects, refusals
 from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, observing, proxying, refused_claims
+from isthmus.processes import draining, faults, observing, proxying, refused_claims
+from isthmus.processes.certificates import OwnCertificates
+from isthmus.processes.convergence import Convergence
 from isthmus.processes.draining import DrainClock
-from isthmus.processes.start import identified, own_etcd, require, start, tables_of
+from isthmus.processes.etcd import EtcdWatch
+from isthmus.processes.observing import Shown, View
+from isthmus.processes.peer_secret import follow_peers
+from isthmus.processes.start import identified, own_etcds, require, start, supervised, tables_of
 from isthmus.proxy import route_objects
 from isthmus.reflector import Reflector, State
+from isthmus.running import Tasks
 from isthmus.sources import kubernetes
 from isthmus.statedb import (
     Backoff,
@@ -83,12 +90,15 @@ async def main(config: Config) -> None:
         etcd__endpoints=config.etcd.endpoints,
     )
     identity = f"{socket.gethostname()}-{os.getpid()}"
-    async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
-        config = await identified(config, client)
+    async with await kube.connect(config.kubernetes) as client, supervised() as tasks:
+        shown = Shown(tasks, config, PREFIX, leader=True)
+        config = await identified(config, client, shown)
+        await follow_peers(config, client, tasks, shown)
         election = Election(client, name="isthmus-operator", namespace=config.kubernetes.namespace, identity=identity)
-        leader = Leader(config, client, identity)
-        observing.monitor(tasks, config, ready=leader.not_ready, families=leader.families)
-        await election.run(leader.lead)
+        leader = Leader(config, client, election, shown)
+        shown.idle(leader.standing_by())
+        tasks.start("election", lambda: election.run(leader.lead))
+        tasks.start("certificates", leader.certificates.run)
 
 
 class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
@@ -96,46 +106,96 @@ class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
 
     cluster: str
     drains: tuple[str, ...]
-    """What takes no new call now, a sentence each."""
+    """Drains in force, a sentence each."""
     reflectors: dict[str, State]
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
     publisher: PublisherStats
+    health: health.ProberStats
     objects: ReconcilerStats
-    """Of what the API server should hold."""
+    """Reconciler of the objects that the API server should hold."""
     written: TargetStats
 
 
 class Leader:
-    """What the leader does, and what is known of it meanwhile. Each term begins with empty tables."""
+    """The leader's work and its status. Each term begins with empty tables."""
 
-    def __init__(self, config: Config, client: kube.Client, identity: str) -> None:
+    def __init__(self, config: Config, client: kube.Client, election: Election, shown: Shown) -> None:
         self._config = config
         self._client = client
-        self._recorder = Recorder(client, component="isthmus-operator", instance=identity)
-        self._db: Database | None = None
+        self._election = election
+        self._shown = shown
+        self._recorder = Recorder(client, component="isthmus-operator", instance=election.identity)
         self._takeovers: Counter[ClusterName] = Counter()
+        self._etcd = EtcdWatch()
+        self.certificates = OwnCertificates(config, given=client.certificates())
 
-    def not_ready(self) -> str:
-        """Why the process is not ready; empty for one that stands by."""
-        return observing.waiting_for(own_awaited(self._db.snapshot()) if self._db is not None else ())
+    def __repr__(self) -> str:
+        return f"<Leader {self._election!r}>"
 
-    def families(self) -> Iterable[Metric]:
-        """Metrics, as of now."""
-        general = observing.families(PREFIX, self._db, leads="1 where this replica leads")
-        if self._db is None:
-            return general
-        snapshot, limit = self._db.snapshot(), self._config.clusterset.max_derived_services
-        own = [*mcs_metrics.families(snapshot), *mcs_metrics.quota(snapshot, limit)]
-        return [*general, *own, mcs_metrics.takeovers(self._takeovers)]
+    def standing_by(self) -> View:
+        """A replica that does not lead; one that cannot reach the lease never will."""
+
+        def status() -> ProcessStatus:
+            holder = self._election.holder
+            return ProcessStatus(standing_by=f"{holder} leads" if holder else "no replica leads yet")
+
+        return View(
+            status=status,
+            problems=lambda: [*self._lease_problems(), *self.certificates.problems()],
+            imminent=self.certificates.imminent,
+            warnings=self.certificates.warnings,
+            families=lambda: self.certificates.families(PREFIX),
+        )
+
+    def _lease_problems(self) -> list[str]:
+        problems = self._client.problems()
+        return [*problems, *([f"it cannot lead: {why}"] if (why := self._election.problem) and not problems else [])]
+
+    def _families(self, db: Database, parts: Parts) -> Iterator[Metric]:
+        snapshot = db.snapshot()
+        yield from observing.source_families(PREFIX, parts.reflectors)
+        yield from self.certificates.families(PREFIX)
+        yield from mcs_metrics.families(snapshot)
+        yield from mcs_metrics.quota(snapshot, self._config.clusterset.max_derived_services)
+        yield mcs_metrics.takeovers(self._takeovers)
+        yield from publisher_families(parts)
+        yield parts.convergence.histogram.family(PREFIX)
+        yield from self._etcd.families(PREFIX)
+
+    def _problems(self, parts: Parts) -> Iterator[str]:
+        yield from self._lease_problems()
+        yield from parts.publisher.problems()
+        yield from parts.follower.problems()
+        yield from self.certificates.problems()
+        yield from self._etcd.problems()
+        if not self._client.problems():
+            yield from observing.away(parts.reflectors)
+
+    def _view(self, db: Database, parts: Parts) -> View:
+        cluster = ClusterName(self._config.cluster.name)
+        return View(
+            db=db,
+            status=lambda: status(cluster, parts, db.snapshot()),
+            problems=lambda: self._problems(parts),
+            imminent=self.certificates.imminent,
+            warnings=lambda: [*self.certificates.warnings(), *parts.publisher.warnings()],
+            awaited=lambda: own_awaited(db.snapshot()),
+            families=lambda: self._families(db, parts),
+            list_timeout=self._config.sync.timeout,
+        )
 
     async def lead(self) -> None:
         """Do the leader's work, until cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
         derived = derived_tables(config, cluster)
         known = (
+            tables.FAULTS,
             tables.CLUSTERS,
             tables.PEER_POLICIES,
+            tables.REFUSED_RECORDS,
+            tables.PEER_REFUSALS,
+            tables.RECORDS_STATUS,
             tables.DRAINS,
             tables.DRAINING,
             tables.DRAIN_OBJECTS,
@@ -144,58 +204,71 @@ class Leader:
             tables.POLICY_OBJECTS_STATUS,
             tables.ROUTE_OBJECTS_STATUS,
         )
-        db = self._db = Database(*tables_of(derived, *known))
+        db = Database(*tables_of(derived, *known))
         try:
-            async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
-                parts = wire(config, db, self._client, session, derived)
+            async with own_etcds(config.etcd) as etcds, Tasks() as tasks:
+                parts = wire(config, db, self._client, etcds, derived)
                 for reflector in parts.reflectors:
-                    tasks.create_task(reflector.run(), name=reflector.name)
-                tasks.create_task(parts.follower.run(), name="follower")
-                tasks.create_task(parts.drain_clock.run(), name="drains")
-                tasks.create_task(parts.derivations.run(), name="derivations")
-                tasks.create_task(parts.publisher.run(), name="publisher")
-                tasks.create_task(
-                    self._act(db, parts.objects, parts.policies, parts.drains, *parts.routes), name="objects"
-                )
-                tasks.create_task(draining.report(db, cluster), name="drain status")
-                tasks.create_task(self._recorder.run(), name="events")
-                observing.admin(tasks, config, db, lambda: status(cluster, parts, db.snapshot()))
+                    tasks.start(reflector.name, reflector.run)
+                tasks.start("follower", parts.follower.run)
+                tasks.start("drains", parts.drain_clock.run)
+                if config.health.rate:
+                    tasks.start("health", parts.prober.run)
+                tasks.start("derivations", parts.derivations.run)
+                tasks.start("publisher", parts.publisher.run)
+                tasks.start("convergence", parts.convergence.run)
+                for name, session in etcds.items():
+                    tasks.start(f"size of {name}", partial(self._etcd.run, name, session))
+                notifier = mcs.Notifier(db, self._recorder, self._takeovers)
+                claims = refused_claims.ClaimEvents(db, self._recorder)
+                tasks.start("objects", partial(act, db, parts, notifier, claims))
+                tasks.start("drain status", partial(draining.report, db, cluster))
+                tasks.start("events", self._recorder.run)
+                tasks.start("faults", partial(faults.log_bugs, db))
+                tasks.start("faulty objects", partial(faults.record, db, self._recorder, faults.OF_OPERATOR))
+                self._shown.show(self._view(db, parts))
         finally:
-            self._db = None
-
-    async def _act(self, db: Database, *reconcilers: Reconciler[Any, Any]) -> None:
-        """Write objects and record events, as soon as the inputs are complete."""
-        await wait_for_inputs(db)
-        async with asyncio.TaskGroup() as tasks:
-            for each in reconcilers:
-                tasks.create_task(each.run(), name=f"apply {each!r}")
-            tasks.create_task(mcs.record(db, self._recorder, self._takeovers), name="record events")
-            tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
+            self._shown.hide()
 
 
 class Parts(NamedTuple):
-    """What runs while this replica leads."""
+    """Parts that run while this replica leads."""
 
     reflectors: list[Reflector[Any]]
-    """Of the own API server."""
+    """Reflectors of the own API server."""
     follower: Follower
     derivations: Derivations
-    publisher: Publisher
+    publisher: Publishers
     target: ApiTarget
-    """Where ``objects`` writes."""
+    """Target of ``objects``."""
     objects: Reconciler[Any, Any]
     policies: Reconciler[Any, Any]
     """Conditions of traffic policies."""
     drains: Reconciler[Any, Any]
     """Conditions of drains."""
-    routes: list[Reconciler[Any, Any]]
-    """Conditions of routes; none where no Envoy follows them."""
+    routes: Reconciler[Any, Any] | None
+    """Conditions of routes; None where no Envoy follows them."""
     drain_clock: DrainClock
+    prober: health.Prober
+    """Probes what the shares in traffic policies' statuses depend on."""
+    convergence: Convergence
+
+    def reconcilers(self) -> dict[str, Reconciler[Any, Any]]:
+        """Return the reconcilers by the names of their tasks."""
+        writers = {"merged": self.objects, "policies": self.policies, "drains": self.drains}
+        return writers | ({"routes": self.routes} if self.routes is not None else {})
 
 
-def wire(config: Config, db: Database, client: kube.Client, session: Session, derived: list[Derivation]) -> Parts:
+def wire(
+    config: Config, db: Database, client: kube.Client, etcds: Mapping[str, Session], derived: list[Derivation]
+) -> Parts:
     """The parts over one database, none of them running."""
     target, back_off = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0)
+    derivations = Derivations(db, *derived, faults=tables.FAULTS)
+    publisher = Publishers(db, etcds, config.cluster, max_connected_clusters=config.clusterset.max_connected_clusters)
+    objects = Reconciler(
+        db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off, together=lambda row: row.service
+    )
     return Parts(
         reflectors=kubernetes.reflectors(
             db,
@@ -206,19 +279,10 @@ def wire(config: Config, db: Database, client: kube.Client, session: Session, de
             namespace=config.kubernetes.namespace,
         ),
         follower=Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS),
-        derivations=Derivations(db, *derived),
-        publisher=Publisher(
-            db, session, config.cluster, max_connected_clusters=config.clusterset.max_connected_clusters
-        ),
+        derivations=derivations,
+        publisher=publisher,
         target=target,
-        objects=Reconciler(
-            db,
-            tables.OBJECTS,
-            target,
-            status=tables.OBJECTS_STATUS,
-            backoff=back_off,
-            together=lambda row: row.service,
-        ),
+        objects=objects,
         policies=Reconciler(
             db,
             tables.POLICY_OBJECTS,
@@ -233,30 +297,54 @@ def wire(config: Config, db: Database, client: kube.Client, session: Session, de
             status=tables.DRAIN_OBJECTS_STATUS,
             backoff=back_off,
         ),
-        routes=[
-            Reconciler(
-                db,
-                tables.ROUTE_OBJECTS,
-                ApiTarget(client, route_objects.KINDS),
-                status=tables.ROUTE_OBJECTS_STATUS,
-                backoff=back_off,
-            )
-            for _ in proxying.statuses(config)
-        ],
+        routes=Reconciler(
+            db,
+            tables.ROUTE_OBJECTS,
+            ApiTarget(client, route_objects.KINDS),
+            status=tables.ROUTE_OBJECTS_STATUS,
+            backoff=back_off,
+        )
+        if proxying.statuses(config)
+        else None,
         drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
+        prober=health.Prober(db, config.health, node=""),
+        convergence=Convergence(db, lambda: derivations.settled and objects.settled and publisher.settled),
     )
 
 
+def publisher_families(parts: Parts) -> list[Metric]:
+    """Metrics of what writes objects and records."""
+    publisher = parts.publisher
+    stats = {name: reconciler.stats() for name, reconciler in parts.reconcilers().items()}
+    published = publisher.stats()
+    stats |= {"records": published.records, "refusals": published.refusals}
+    return [
+        *observing.reconciler_families(PREFIX, stats),
+        metrics.PUBLISHED.value(PREFIX, publisher.published),
+        metrics.PUBLISH_FAILURES.value(PREFIX, publisher.failures),
+    ]
+
+
+async def act(db: Database, parts: Parts, notifier: mcs.Notifier, claims: refused_claims.ClaimEvents) -> None:
+    """Write objects and record events, as soon as the inputs are complete."""
+    await wait_for_inputs(db)
+    async with Tasks() as tasks:
+        for name, reconciler in parts.reconcilers().items():
+            tasks.start(name, reconciler.run)
+        tasks.start("notices", notifier.run)
+        tasks.start("refused claims", claims.run)
+
+
 def status(cluster: ClusterName, parts: Parts, snapshot: Snapshot) -> OperatorStatus:
-    """What the parts do now."""
+    """Return the present status of the parts."""
     return OperatorStatus(
-        problems=(*parts.publisher.problems(), *observing.away(parts.reflectors)),
         cluster=cluster,
         drains=draining.sentences(snapshot),
         reflectors=observing.states(parts.reflectors),
         derivations=parts.derivations.stats(),
         peers=parts.follower.stats(),
         publisher=parts.publisher.stats(),
+        health=parts.prober.stats(),
         objects=parts.objects.stats(),
         written=parts.target.stats(),
     )
@@ -271,9 +359,12 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
             config.cluster.families,
             default_global=shared,
             max_derived_services=config.clusterset.max_derived_services,
+            import_families=config.clusterset.import_families,
         ),
         refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
         own_ranges.derived(cluster),
+        gateways.derived(),
+        checks.of_policies(cluster),
         policy_objects.derived(cluster),
         *proxying.statuses(config),
         mcs.records.derived(cluster, config.cluster.id, default_global=shared),

@@ -1,37 +1,41 @@
-"""Envoy in the processes: the agent's derived tables, discovery service, and whether an Envoy is wanted; the operator's
-status of routes.
+"""Envoy in the processes: the agent's derived tables, discovery service and Envoy's bootstrap; the operator's status of
+routes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
-from isthmus import kube, logs, proxy
+from isthmus import kube, logs, metrics, proxy
 from isthmus.config import Config
-from isthmus.gateway import checks, exports, islands, pods
-from isthmus.gateway.islands import NodeOf
+from isthmus.gateway import checks, exports, islands, listeners, pods
+from isthmus.gateway.listeners import NodeSettings
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.loadbalancer import claims
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
 from isthmus.proxy import refusals, route_objects
-from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler
+from isthmus.running import Tasks
+from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler, Snapshot
 
-TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED)
-"""Tables that the discovery service writes; the derived ones are declared where they are computed."""
+TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED, tables.ENVOY_CHECKS)
+"""Tables that the discovery service and the prober write; the derived ones are declared where they are computed."""
 SOURCES: Final = ("routes", "grants")
 REPORTED: Final = (tables.ROUTE_REFUSALS, tables.ROUTE_REFUSALS_STATUS)
-"""Of an agent: what its Envoy refused, for the operator."""
+"""An agent's reports of what its Envoy refused, for the operator."""
 SETTLED: Final = 3.0
 """Seconds between a refusal, or its end, and the report: a listener that is tried again is refused again at once."""
 UNWANTED_AFTER: Final = 10.0
-"""Seconds without a listener after which no Envoy is wanted: a route that is replaced must not end it."""
+"""Seconds without a listener after which Envoy is stopped: replacing a route must not stop it."""
 RECONNECT: Final = 3.0
 """Seconds in which an Envoy that outlived the last agent connects again; its plans are left as they are until then."""
 
@@ -48,12 +52,12 @@ def derived(config: Config) -> list[Derived[Any]]:
     section = config.proxy
     if not section.directory:
         return []
-    listening = proxy.Listening(section.listen, section.first_port, section.ports)
-    of = calling(config)
-    found = proxy.derived(
-        ClusterName(config.cluster.name), config.node.name, listening, islands.xds(of) if of is not None else None
+    listening = proxy.Listening(section.listen, section.first_port, section.ports, section.health_port)
+    calls = calling(config)
+    tables_of_node = proxy.derived(
+        ClusterName(config.cluster.name), config.node.name, listening, islands.xds(calls) if calls is not None else None
     )
-    return found if of is None else [*found, pods.pods_derived(of), islands.listeners_derived(of)]
+    return tables_of_node if calls is None else [*tables_of_node, pods.pods_derived(calls), listeners.derived(calls)]
 
 
 def status_sources(config: Config) -> tuple[str, ...]:
@@ -61,12 +65,12 @@ def status_sources(config: Config) -> tuple[str, ...]:
     return (*SOURCES, tables.ROUTE_REFUSALS.name) if config.proxy.directory else ()
 
 
-def calling(config: Config) -> NodeOf | None:
-    """How this node calls other islands; None: it does not."""
+def calling(config: Config) -> NodeSettings | None:
+    """Return the settings of calls to other islands; ``None`` if this node makes none."""
     section, listening = config.gateway, config.proxy
     if not listening.directory or not section.identity:
         return None
-    return NodeOf(
+    return NodeSettings(
         ClusterName(config.cluster.name),
         section.domain,
         Path(listening.directory),
@@ -95,58 +99,77 @@ def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> S
 
 
 def statuses(config: Config) -> list[Derivation]:
-    """What the operator derives of routes; nothing where no Envoy follows them: a status would claim that one does."""
-    return [route_objects.derived()] if config.proxy.directory else []
+    """Return the operator's tables of routes; none without an Envoy, since a status claims that one follows them."""
+    return route_objects.derived() if config.proxy.directory else []
 
 
 class Calling(Struct, frozen=True):
-    """How this node calls gateways of islands."""
+    """Status of this node's calls to gateways of islands."""
 
     domain: str
-    """Of the clusterset, in SNIs and certificates."""
+    """Domain of the clusterset in SNIs and certificates."""
     certificate_ends: datetime | None
     problem: str
-    """Why its certificate is of no use now; empty: it is."""
+    """Reason why its certificate cannot be used; empty if it can."""
     members: tuple[ClusterName, ...]
     """Clusters whose gateways are accepted."""
 
 
 def node_secrets(db: Database, config: Config) -> Secrets | None:
-    """What this node calls islands with; None: it does not."""
+    """Return the secrets for calls to islands; ``None`` if this node makes none."""
     return secrets(db, config, "node") if calling(config) is not None else None
 
 
-def calling_status(config: Config, found: Secrets | None) -> Calling | None:
+def calling_status(config: Config, secrets: Secrets | None) -> Calling | None:
     """The part of ``isthmus status`` of an agent; None where it calls no islands."""
-    if found is None:
+    if secrets is None:
         return None
-    return Calling(config.gateway.domain, found.identity.ends, found.identity.problem, found.members)
+    return Calling(config.gateway.domain, secrets.identity.ends, secrets.identity.problem, secrets.members)
 
 
-async def run(db: Database, config: Config, node: Secrets | None) -> None:
-    """Serve the resources once they are complete, and have an Envoy while there is a listener.
+class Serving:
+    """Serves the resources of a node's Envoy once they are complete, and has an Envoy while there is a listener.
 
-    Some of them follow from what Envoy serves (calls into islands): that is not waited for, since it comes after.
+    Resources that depend on what Envoy already serves (calls into islands) are not waited for.
     """
-    served = db.initializer(tables.XDS_SERVED, PROXY)
-    if node is not None:
-        node.renew()  # before anything is served: the gateways of islands follow from its files
-    wanted = proxy.Wanted(Path(config.proxy.directory))
-    server = proxy.AdsServer(db, wanted.ads)
-    try:
-        async with asyncio.timeout(config.sync.timeout):
-            await db.until(lambda now: now.pending(tables.XDS) <= {PROXY})
-    except TimeoutError:
-        log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.XDS)))
-    async with asyncio.TaskGroup() as tasks:
+
+    def __init__(self, db: Database, config: Config, node: Secrets | None) -> None:
+        directory = Path(config.proxy.directory)
+        self._db = db
+        self._config = config
+        self._node = node
+        self._directory = directory
+        self._served = db.initializer(tables.XDS_SERVED, PROXY)
+        self._wanted = proxy.BootstrapFile(directory)
+        self._server = proxy.AdsServer(db, self._wanted.ads)
+
+    def __repr__(self) -> str:
+        return f"<Serving {self._server!r}>"
+
+    async def run(self) -> None:
+        """Serve, for ever."""
+        db, config, node = self._db, self._config, self._node
         if node is not None:
-            tasks.create_task(node.run(), name="secrets")
-            tasks.create_task(checks.follow(db, Path(config.proxy.directory)), name="gateways")
-        tasks.create_task(server.run(), name="ads")
-        tasks.create_task(keep_wanted(db, wanted, config.node.name), name="wanted")
+            node.renew()  # before anything is served: the gateways of islands follow from its files
+        try:
+            async with asyncio.timeout(config.sync.timeout):
+                await db.until(lambda now: now.pending(tables.XDS) <= {PROXY})
+        except TimeoutError:
+            log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.XDS)))
+        async with Tasks() as tasks:
+            if node is not None:
+                tasks.start("secrets", node.run)
+                tasks.start("gateways", partial(checks.follow, db, self._directory))
+            tasks.start("ads", self._server.run)
+            tasks.start("envoy probes", prober(db, config).run)
+            tasks.start("wanted", partial(keep_wanted, db, self._wanted, config.node.name))
+            tasks.start("reconnection", self._await_reconnection, ends=True)
+
+    async def _await_reconnection(self) -> None:
+        """Give an Envoy that outlived the last agent time to connect; then what is served is known."""
         try:
             async with asyncio.timeout(RECONNECT):
-                await db.until(
+                await self._db.until(
                     lambda now: (
                         {row.name for row in now.by(tables.XDS, "type", "listener")}
                         <= {row.name for row in now.all(tables.XDS_SERVED)}
@@ -154,41 +177,65 @@ async def run(db: Database, config: Config, node: Secrets | None) -> None:
                 )
         except TimeoutError:
             pass
-        with db.write() as txn:
-            served.complete(txn)
+        with self._db.write() as txn:
+            self._served.complete(txn)
 
 
-async def keep_wanted(db: Database, wanted: proxy.Wanted, node: str) -> None:
+def prober(db: Database, config: Config) -> proxy.Prober:
+    """The probes of the node's Envoy."""
+    section = config.proxy
+    return proxy.Prober(db, section.listen, section.health_port, workers=section.concurrency)
+
+
+def families(prefix: str, snapshot: Snapshot) -> Iterator[Metric]:
+    """The gauge of the node's Envoy: 1 while it answers. No metric while it is not probed."""
+    for row in snapshot.all(tables.ENVOY_CHECKS):
+        yield metrics.ENVOY_ANSWERS.value(prefix, row.healthy)
+
+
+async def keep_wanted(db: Database, bootstrap: proxy.BootstrapFile, node: str) -> None:
     """Have an Envoy while there is a listener, for ever."""
     while True:
         if db.snapshot().by(tables.XDS, "type", "listener"):
-            wanted.write(node)
+            bootstrap.write(node)
             await db.until(lambda now: not now.by(tables.XDS, "type", "listener"))
         try:
             async with asyncio.timeout(UNWANTED_AFTER):
                 await db.until(lambda now: bool(now.by(tables.XDS, "type", "listener")))
         except TimeoutError:
-            wanted.remove()
+            bootstrap.remove()
             await db.until(lambda now: bool(now.by(tables.XDS, "type", "listener")))
 
 
-async def report(db: Database, client: kube.Client, node: str) -> None:
-    """Report what this node's Envoy refuses of routes, for ever; an earlier report stays until that is known."""
-    known = db.initializer(tables.ROUTE_REFUSALS, PROXY)
-    target = refusals.ReportTarget(client, node)
-    status, backoff = tables.ROUTE_REFUSALS_STATUS, Backoff(0.5, 60.0)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(Reconciler(db, tables.ROUTE_REFUSALS, target, status=status, backoff=backoff).run())
-        tasks.create_task(follow_refusals(db, node, known))
+class Reporting:
+    """Reports what this node's Envoy refuses of routes; an earlier report stays until that is known."""
+
+    def __init__(self, db: Database, client: kube.Client, node: str) -> None:
+        self._db = db
+        self._node = node
+        self._known = db.initializer(tables.ROUTE_REFUSALS, PROXY)
+        target = refusals.ReportTarget(client, node)
+        status, backoff = tables.ROUTE_REFUSALS_STATUS, Backoff(0.5, 60.0)
+        self._reconciler = Reconciler(db, tables.ROUTE_REFUSALS, target, status=status, backoff=backoff)
+
+    def __repr__(self) -> str:
+        return f"<Reporting by {self._reconciler!r}>"
+
+    async def run(self) -> None:
+        """Report, for ever."""
+        async with Tasks() as tasks:
+            tasks.start("write", self._reconciler.run)
+            tasks.start("refusals", partial(follow_refusals, self._db, self._node, self._known))
 
 
-async def follow_refusals(db: Database, node: str, known: Initializer) -> None:
+async def follow_refusals(db: Database, node: str, initializer: Initializer) -> None:
     """Keep the row of the report, complete once an Envoy that outlived the last agent had time to answer."""
     await db.until(lambda now: now.initialized(tables.XDS_SERVED))
-    changes = db.changes(tables.XDS_REFUSED)
+    changes = [db.changes(table) for table in (tables.XDS_REFUSED, tables.PROXY_LISTENERS, tables.ROUTE_PARTS)]
     while True:
         await asyncio.sleep(SETTLED)
-        snapshot, _ = changes.next()
+        for each in changes:
+            snapshot, _ = each.next()
         row = refusals.compute(snapshot, node)
         before = snapshot.get(tables.ROUTE_REFUSALS, node)
         with db.write() as txn:
@@ -196,6 +243,6 @@ async def follow_refusals(db: Database, node: str, known: Initializer) -> None:
                 txn.delete(tables.ROUTE_REFUSALS, node)
             elif row is not None and row != before:
                 txn.put(tables.ROUTE_REFUSALS, row)
-            known.complete(txn)
+            initializer.complete(txn)
         del snapshot
-        await changes.wait()
+        await db.until(lambda now: any(each.ready for each in changes))

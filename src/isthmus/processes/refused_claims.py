@@ -31,7 +31,7 @@ KINDS: Final[Mapping[ClaimantKind, kube.Kind[Any]]] = {
 
 
 class Complaint(NamedTuple):
-    """What one Event is about: an object, and one reason for all its addresses that are refused for it."""
+    """Subject of one Event: an object, and the reason for which some of its addresses are refused."""
 
     kind: ClaimantKind
     name: ServiceName
@@ -48,37 +48,53 @@ def complaints(rows: Iterable[RefusedClaim]) -> set[Complaint]:
     return {Complaint(*about, "; ".join(dict.fromkeys(recorded))) for about, recorded in messages.items()}
 
 
-async def record(db: Database, recorder: Recorder, *, persists: float = PERSISTS) -> None:
-    """Write an Event about each complaint that lasts, for ever."""
-    changes = db.changes(REFUSED_CLAIMS)
-    first_seen: dict[Complaint, float] = {}
-    written: set[Complaint] = set()
-    while True:
-        snapshot, _ = changes.next()
-        now = asyncio.get_running_loop().time()
-        present = complaints(snapshot.all(REFUSED_CLAIMS))
-        first_seen = {each: first_seen.get(each, now) for each in present}
-        written &= present
-        for each in sorted(present - written):
-            if first_seen[each] + persists <= now:
-                _write(recorder, each)
-                written.add(each)
-        due = min((first_seen[each] + persists for each in present - written), default=None)
-        try:
-            async with asyncio.timeout_at(due):
-                await db.until(lambda _: changes.ready)
-        except TimeoutError:
-            pass
+class ClaimEvents:
+    """Writes an Event about each complaint that lasts. Restarted after a failure, it repeats none."""
+
+    def __init__(self, db: Database, recorder: Recorder, *, persists: float = PERSISTS) -> None:
+        self._db = db
+        self._recorder = recorder
+        self._persists = persists
+        self._changes = db.changes(REFUSED_CLAIMS)
+        self._first_seen: dict[Complaint, float] = {}
+        self._written: set[Complaint] = set()
+
+    def __repr__(self) -> str:
+        return f"<ClaimEvents: {len(self._written)} of {len(self._first_seen)} written>"
+
+    async def run(self) -> None:
+        """Write, for ever."""
+        while True:
+            due = self._step(asyncio.get_running_loop().time())
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._db.until(lambda _: self._changes.ready)
+            except TimeoutError:
+                pass
+
+    def _step(self, now: float) -> float | None:
+        """Write what has lasted; gives when the next complaint will have."""
+        snapshot, _ = self._changes.next()
+        current = complaints(snapshot.all(REFUSED_CLAIMS))
+        self._first_seen = {complaint: self._first_seen.get(complaint, now) for complaint in current}
+        self._written &= current
+        for complaint in sorted(current - self._written):
+            if self._first_seen[complaint] + self._persists <= now:
+                self._written.add(complaint)
+                _write(self._recorder, complaint)
+        return min(
+            (self._first_seen[complaint] + self._persists for complaint in current - self._written), default=None
+        )
 
 
-def _write(recorder: Recorder, each: Complaint) -> None:
-    namespace, name = split(each.name)
+def _write(recorder: Recorder, complaint: Complaint) -> None:
+    namespace, name = split(complaint.name)
     recorder.record(
-        KINDS[each.kind],
+        KINDS[complaint.kind],
         namespace=namespace,
         name=name,
-        uid=each.uid,
+        uid=complaint.uid,
         type="Warning",
-        reason=each.reason,
-        message=each.message,
+        reason=complaint.reason,
+        message=complaint.message,
     )

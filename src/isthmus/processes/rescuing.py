@@ -1,4 +1,4 @@
-"""Where connects to a dead backend are moved to another one on this node, and where they cannot be: for status."""
+"""Status of rescues: the interfaces on which connects to a dead backend are moved to another, and the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isthmus.model import tables
 from isthmus.statedb import Snapshot
 
 NAMED: Final = 5
-"""Pods that a sentence names; of a node with more in its own network the rest is a number."""
+"""Pods, or links, that a sentence names; the rest is a number."""
 
 
 def sentence(setting: str, interfaces: PodLinksStats, snapshot: Snapshot, *, node: str) -> str:
@@ -22,6 +22,13 @@ def sentence(setting: str, interfaces: PodLinksStats, snapshot: Snapshot, *, nod
         more = f" and {len(outside) - NAMED} more" if len(outside) > NAMED else ""
         parts.append(f"not for pods of the node's own network: {', '.join(outside[:NAMED])}{more}")
     return "; ".join(parts)
+
+
+def without_programs(interfaces: PodLinksStats) -> str:
+    """Name the links of pods without the programs, and why; empty if there are none."""
+    failed = sorted(interfaces.failed.items())
+    more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+    return ", ".join(f"{name} ({why})" for name, why in failed[:NAMED]) + more
 
 
 def in_nodes_network(snapshot: Snapshot, node: str) -> list[str]:

@@ -1,11 +1,12 @@
-"""How a process begins and ends: one event loop, signals end it cleanly, one line on stderr when it cannot run."""
+"""Start and end of a process: one event loop, signals end it cleanly, one line on stderr when it cannot run."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ import msgspec
 from isthmus import kube, logs
 from isthmus.config import Config, ConfigError, EtcdSection
 from isthmus.etcd import Credentials, Session, Tls
-from isthmus.running import until_told
+from isthmus.processes.observing import Shown, View
+from isthmus.running import Tasks, until_told
 from isthmus.sources.identity import cluster_name
 from isthmus.statedb import Backoff, Derivation, Retry, Table
 
@@ -38,18 +40,18 @@ class CannotStart(Exception):  # noqa: N818
 
 
 def start(name: str, main: Main, config: Config) -> int:
-    """Run a process to its end; its exit code. 0: stopped by a signal, 1: it cannot run, for the reason on stderr."""
+    """Run a process to its end. Return 0 if a signal stopped it, 1 if it cannot run, with the reason on stderr."""
     logs.configure(level=config.log.level, form=config.log.format)
     log = logs.get(name)
     gc.set_threshold(*COLLECT_AFTER)
     try:
         until_told(main(config))
-    except (CannotStart, ConfigError) as why:
-        print(f"isthmus {name}: {why}", file=sys.stderr)
+    except (CannotStart, ConfigError) as error:
+        print(f"isthmus {name}: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
-        known, unknown = group.split((CannotStart, ConfigError))
-        for cause in _leaves(known):
+        expected, unknown = group.split((CannotStart, ConfigError))
+        for cause in _leaves(expected):
             print(f"isthmus {name}: {cause}", file=sys.stderr)
         if unknown is not None:
             raise unknown from None
@@ -59,10 +61,15 @@ def start(name: str, main: Main, config: Config) -> int:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions if group else ():
-        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
+    leaves: list[BaseException] = []
+    for inner in group.exceptions if group else ():
+        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return leaves
+
+
+def supervised() -> Tasks:
+    """The tasks of a process. What a process cannot do without ends it at its start."""
+    return Tasks(fatal=(CannotStart, ConfigError))
 
 
 def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
@@ -77,31 +84,45 @@ def tables_of(derived: Iterable[Derivation], *others: Table[Any, Any]) -> set[Ta
     return {*others, *(table for each in derived for table in (*each.tables, *each.reads))}
 
 
-async def identified(config: Config, client: kube.Client) -> Config:
+async def identified(config: Config, client: kube.Client, shown: Shown) -> Config:
     """The configuration with the cluster's name; where it has none, the API server is asked until it answers."""
-    retry = Retry(ASKING)
+    retry, refusal = Retry(ASKING), ""
+    shown.idle(View(problems=lambda: [*_reasons(client, refusal), "it waits to learn what its cluster is called"]))
     while True:
         try:
             async with asyncio.timeout(SECOND_NAME if config.cluster.name else None):
                 name = await cluster_name(client, configured=config.cluster.name)
         except TimeoutError:
             return config
-        except kube.Unreachable as why:
-            log.warning("cannot ask what the cluster is called", why=str(why), attempt=retry.failed())
+        except kube.KubeError as error:
+            refusal = str(error)
+            log.warning("cannot ask what the cluster is called", why=refusal, attempt=retry.failed())
             await retry.pause()
-        except kube.KubeError as why:
-            raise CannotStart(f"cluster.name: not set, and its ClusterProperty cannot be read: {why}") from None
         else:
             return msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, name=name))
 
 
-def own_etcd(section: EtcdSection) -> Session:
-    """A session with the own cluster's etcd, as configured; CannotStart where its password cannot be read."""
+def _reasons(client: kube.Client, refusal: str) -> Sequence[str]:
+    """Reasons why the API server gives no name: it does not answer at all, or refuses this request."""
+    return client.problems() or [refusal or "the API server has not answered yet"]
+
+
+@asynccontextmanager
+async def own_etcds(section: EtcdSection) -> AsyncIterator[dict[str, Session]]:
+    """A session with each etcd of the own cluster, by its name; CannotStart where the password cannot be read."""
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(_session(section, endpoints))
+            for name, endpoints in section.stores().items()
+        }
+
+
+def _session(section: EtcdSection, endpoints: tuple[str, ...]) -> Session:
     tls = Tls(section.ca_file, section.cert_file, section.key_file) if section.ca_file or section.cert_file else None
     if not section.username:
-        return Session(section.endpoints, tls=tls)
+        return Session(endpoints, tls=tls)
     try:
         password = Path(section.password_file).read_text().strip()
     except OSError as error:
         raise CannotStart(f"etcd.password_file = '{section.password_file}': {error.strerror}") from None
-    return Session(section.endpoints, tls=tls, credentials=Credentials(section.username, password))
+    return Session(endpoints, tls=tls, credentials=Credentials(section.username, password))

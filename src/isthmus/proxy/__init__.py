@@ -1,51 +1,79 @@
-"""Envoy: what its discovery service gives it, the server of that, and the process itself.
+"""Runs Envoy: its xDS resources, its discovery service, and the process itself.
 
-What belongs here: how routes and plans become xDS resources (pure), the protocol that brings them to Envoy, and the
-program's life. What never does: which backends a call may go to, and with which share; that is ``loadbalancer``'s, and
-Envoy is given the result.
+What belongs here: the conversion of routes and plans to xDS resources (pure), the discovery protocol, and the lifecycle
+of the process. What never does: the choice of backends and their shares of the calls, which ``loadbalancer`` makes and
+Envoy only applies.
 
-    attachment.py    which routes count for a Service, in which order
-    route_objects.py what came of each route, as the status of its object
-    refusals.py      routes that the node's Envoy refused, as its report
-    explain.py       which rule gets a request, and why
+    protocols.py     ports that speak HTTP
+    attachment.py    routes of a Service and their precedence
+    port_routes.py   the table of routes by port and callers
+    listener_shares.py  ports that get a listener, and its address
+    route_parts.py   each route, encoded once
+    route_objects.py status of each route
+    refusals.py      the node's report of routes that its Envoy refused
+    explain.py       the rule that matches a request, and the reason
     routing.py       routes as Envoy's routes
     clusters.py      plans as Envoy's clusters and endpoints
-    listeners.py     listeners of HTTP
+    listeners.py     HTTP listeners
     derived.py       the derived tables of a node's Envoy
-    ports.py         the ports that its listeners get
+    ports.py         fair shares of a node's ports
     messages.py      Envoy's messages, by name, from descriptors
-    resources.py     rows of the table ``xds``, from fields
-    rules.py         what Envoy would refuse, found before it is sent
-    delta.py         the protocol as pure state: what an Envoy has, and what it gets next
-    serving.py       a gRPC method on a unix socket, for Envoy
-    ads.py           the server of the protocol
-    bootstrap.py     what an Envoy starts with
+    resources.py     rows of the table ``xds``
+    rules.py         validation of messages before they are sent
+    delta.py         the delta xDS protocol as pure state
+    serving.py       a gRPC method on a unix socket
+    ads.py           the discovery server
+    bootstrap.py     the bootstrap configuration
     binary.py        finds and checks the program
-    process.py       one Envoy
-    filtering.py     drops what reaches its listeners from outside the node
-    supervisor.py    keeps one running for a directory, and replaces it
+    process.py       one Envoy process
+    probing.py       probes of the node's Envoy
+    filtering.py     drops packets from outside the node
+    supervisor.py    keeps an Envoy running for a directory, and replaces it
 
-For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :class:`AdsServer`, and have a
-:class:`Wanted` write a bootstrap to the directory while an Envoy is wanted. ``isthmus envoy`` runs a
+To run an Envoy for a node or a gateway, fill the table ``xds``, run an :class:`AdsServer`, and let a
+:class:`BootstrapFile` write a bootstrap to the directory while an Envoy is needed. ``isthmus envoy`` runs a
 :class:`Supervisor` for that directory, in a unit of its own.
 """
 
-from isthmus.proxy.ads import AdsServer, AdsStats
-from isthmus.proxy.binary import NoEnvoyError
-from isthmus.proxy.bootstrap import Wanted
-from isthmus.proxy.derived import Listening, XdsSource, derived
-from isthmus.proxy.resources import address, resource
-from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isthmus import lazily
+from isthmus.proxy.derived import XdsSource, derived
+
+if TYPE_CHECKING:
+    from isthmus.proxy.ads import AdsServer, AdsStats
+    from isthmus.proxy.binary import NoEnvoyError
+    from isthmus.proxy.bootstrap import BootstrapFile
+    from isthmus.proxy.listener_shares import Listening
+    from isthmus.proxy.probing import Prober
+    from isthmus.proxy.resources import address, resource
+    from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
+else:
+    __getattr__ = lazily.names(
+        __name__,
+        {
+            "ads": ("AdsServer", "AdsStats"),
+            "binary": ("NoEnvoyError",),
+            "bootstrap": ("BootstrapFile",),
+            "listener_shares": ("Listening",),
+            "probing": ("Prober",),
+            "resources": ("address", "resource"),
+            "supervisor": ("Settings", "Supervisor", "SupervisorStats"),
+        },
+    )
 
 __all__ = [
     "AdsServer",
     "AdsStats",
+    "BootstrapFile",
     "Listening",
     "NoEnvoyError",
+    "Prober",
     "Settings",
     "Supervisor",
     "SupervisorStats",
-    "Wanted",
     "XdsSource",
     "address",
     "derived",

@@ -1,7 +1,7 @@
-"""The server of Envoy's aggregated discovery service (delta ADS) on a unix socket, from a table of resources.
+"""Serves Envoy's aggregated discovery service (delta ADS) on a unix socket, from a table of resources.
 
-Everything about the protocol is decided in :mod:`isthmus.proxy.delta`; this is its shell. A row is sent as soon as
-the table has it; what is refused, here or by an Envoy, is a row of another table.
+All decisions of the protocol are in :mod:`isthmus.proxy.delta`. A row is sent as soon as it is in the table; resources
+that are refused, here or by an Envoy, are rows of another table.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from isthmus.proxy.serving import serving
 from isthmus.statedb import Database
 
 RETRY: Final = 30.0
-"""Seconds between attempts with listeners that Envoy refused."""
+"""Seconds between retries of listeners that Envoy refused."""
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 METHOD: Final = "DeltaAggregatedResources"
 MAX_STREAMS: Final = 16
-"""Envoys at once: one or two, and probes of people."""
+"""Concurrent streams: one or two Envoys, and people who debug."""
 ANSWER_WAIT: Final = 2.0
-"""Seconds for which what depends on an answer of Envoy is held back. A cluster that cannot be warmed, for want of a
-certificate for instance, delays others for so long."""
+"""Seconds that a response waits for an answer on which it depends. A cluster that cannot be warmed, for example because
+it lacks a certificate, delays others by as much."""
 
 log = logs.get("ads")
 
 
 class AdsStats(Struct, frozen=True, gc=False):
-    """Streams that are open, responses sent and refused, and resources that are not in force as they should be."""
+    """Open streams, responses sent and refused, and refused resources."""
 
     streams: int
     responses: int
@@ -63,14 +63,15 @@ class AdsServer:
         return f"<AdsServer {self._socket}, {len(self._streams)} streams, {self._resources!r}>"
 
     def stats(self) -> AdsStats:
-        """Numbers since the server was made."""
+        """Return the counts since the server was created."""
         return AdsStats(len(self._streams), self._responses, self._nacks, len(self._resources.refused))
 
     async def run(self) -> None:
-        """Serve until cancelled. The socket is only this user's."""
+        """Serve until cancelled. Only this user can connect."""
         changes = self._database.changes(XDS)
         try:
             self._take(changes.next()[1])
+            self._forget_removed()
             async with serving(self._socket, SERVICE, METHOD, _handler(self), max_streams=MAX_STREAMS):
                 due = time.monotonic() + self._retry
                 while True:
@@ -80,10 +81,18 @@ class AdsServer:
                     self._take(changes.next()[1])
                     if time.monotonic() >= due:
                         due += self._retry
-                        if self._streams:  # without an Envoy no answer would come, and refusals would be forgotten
+                        if self._streams:  # without an Envoy to answer, refusals would be lost
                             self._changed(self._resources.retry())
         finally:
             changes.close()
+
+    def _forget_removed(self) -> None:
+        """Delete resources of an earlier run that are no longer in the table."""
+        snapshot = self._database.snapshot()
+        removed = [key for key in self._resources.all_keys() if snapshot.get(XDS, key) is None]
+        for key in removed:
+            self._resources.delete(key)
+        self._changed(removed)
 
     def _take(self, changes: Iterable[Any]) -> None:
         changed: list[ResourceKey] = []
@@ -102,18 +111,18 @@ class AdsServer:
         self._publish()
 
     def _publish(self) -> None:
-        """Make the table of refusals what it should be."""
+        """Write the table of refusals."""
         with self._database.write() as txn:
-            wanted = self._resources.refused
-            for key in [key for row in txn.all(XDS_REFUSED) if (key := XDS_REFUSED.key(row)) not in wanted]:
+            refused = self._resources.refused
+            for key in [key for row in txn.all(XDS_REFUSED) if (key := XDS_REFUSED.key(row)) not in refused]:
                 txn.delete(XDS_REFUSED, key)
-            for row in wanted.values():
+            for row in refused.values():
                 if txn.get(XDS_REFUSED, (row.type, row.name)) != row:
                     log.warning("not in force", type=row.type, name=row.name, owner=row.owner, why=row.error)
                     txn.put(XDS_REFUSED, row)
 
     def _publish_served(self) -> None:
-        """Make the table of served listeners what the streams have accepted."""
+        """Write the table of listeners that the streams have accepted."""
         served = {name for stream in self._streams for name in stream.serves()}
         if served == self._served:
             return
@@ -125,7 +134,7 @@ class AdsServer:
         self._served = served
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """One Envoy's stream, to its end."""
+        """Serve one Envoy's stream until it ends."""
         stream, wake = Stream(self._resources), asyncio.Event()
         self._streams[stream] = wake
         reading = asyncio.create_task(self._read(requests, stream, wake))
@@ -134,6 +143,13 @@ class AdsServer:
                 response = stream.next()
                 if response is not None:
                     self._responses += 1
+                    log.debug(
+                        "response",
+                        type=response.type,
+                        nonce=response.nonce,
+                        rows=len(response.rows),
+                        removed=len(response.removed),
+                    )
                     yield _encoded(response)
                     continue
                 if reading.done():
@@ -151,10 +167,11 @@ class AdsServer:
         try:
             async for raw in requests:
                 if raw.type_url not in BY_URL:
-                    continue  # Envoy asks for nothing else that this configuration makes it ask for
+                    continue  # a type that this bootstrap does not make Envoy request
                 request = _decoded(raw)
                 if request.error:
                     self._nacks += 1
+                    log.debug("refused by Envoy", type=request.type, nonce=request.nonce, why=request.error)
                 before = len(self._resources.refused)
                 stream.received(request)
                 if request.type in ("listener", "routes"):
@@ -166,7 +183,7 @@ class AdsServer:
             wake.set()
 
     def _changed_by_refusal(self, refusing: Stream) -> None:
-        """What a refusal took out of force, others must not get either."""
+        """Publish refusals and withdraw the refused versions from other streams."""
         self._publish()
         keys = list(self._resources.refused)
         for stream, wake in self._streams.items():

@@ -1,29 +1,42 @@
-"""Which routes count for a Service, in which order, and which of their references hold. Pure.
+"""Attaches routes to Services, orders their matches, and resolves their references. Pure.
 
-A route of the Service's own namespace (its producer's) is for all callers; one of another namespace (a consumer's) is
-for calls from its own namespace alone, and replaces the producer's there (Gateway API, GEP-1426). Of requests that
-several rules match, one gets the request by the Gateway API's order: exact paths, then expressions, then prefixes,
-longer ones first; then matches of a method, of more headers, of more query parameters; then the older route, its name,
-and the position of the rule.
+A route of the Service's own namespace (a producer route) applies to all callers. One of another namespace (a consumer
+route) applies to callers of its own namespace and replaces the producer routes there (Gateway API, GEP-1426). Only
+ports that are declared as HTTP have routes. If several rules match a request, the Gateway API's order decides: exact
+paths, then expressions, then prefixes, longer ones first; then matches of a method, of more headers, of more query
+parameters; then the older route, its name, and the position of the rule.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from isthmus import expressions
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.routes import RULE, Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
 from isthmus.model.services import Port
 from isthmus.model.tables import CLUSTERS, GRANTS, ROUTES
+from isthmus.proxy.protocols import http_version
 from isthmus.statedb import Reader
 
 MAX_MATCHES: Final = 2_048
-"""Matches of all routes of one Service and callers' namespace: the routes are taken from the oldest on until then."""
+"""Matches of all routes of one Service and callers' namespace. Older routes are accepted first."""
+MAX_SIZE: Final = 2 * 1024 * 1024
+"""Bytes of Envoy's configuration that these routes may need for each port."""
+MAX_PORTS: Final = 256
+"""Ports of one Service that can have routes: the first ones declared as HTTP."""
 MAX_NAMESPACES: Final = 32
-"""Consumer namespaces of one Service whose routes are taken."""
+"""Consumer namespaces whose routes of one Service are accepted."""
+API_SERVER: Final = ServiceName("default/kubernetes")
+SYSTEM: Final = "kube-system"
+SHOWN_PORTS: Final = 8
+"""Number of ports that a message lists."""
+UNDECLARED: Final = (
+    "passed on unchanged, for want of a declaration as HTTP: name the Service's port http, http2 or grpc (or http-…), "
+    "or set its appProtocol"
+)
 
 PATH_ORDER: Final[Mapping[PathType, int]] = {"Exact": 0, "RegularExpression": 1, "PathPrefix": 2}
 
@@ -33,18 +46,18 @@ class Entry(NamedTuple):
 
     route: Route
     number: int
-    """Of the rule in its route."""
+    """Index of the rule in its route."""
     rule: RouteRule
     match: Match
 
     @property
     def name(self) -> str:
-        """The rule, as people name it."""
+        """Display name of the rule, numbered from 1."""
         return f"{self.route.owner}{RULE}{self.number + 1}"
 
 
 class Request(NamedTuple):
-    """A request as routes look at it. Names of headers are in lower case."""
+    """The parts of a request that routes match. Header names are in lower case."""
 
     method: str
     path: str
@@ -53,73 +66,164 @@ class Request(NamedTuple):
 
 
 def by_age(route: Route) -> tuple[str, str, str]:
-    """The order of precedence between routes: age, name, kind."""
+    """Sort key of precedence between routes: age, name, kind."""
     return (route.created or UNKNOWN_AGE, route.name, route.kind)
 
 
-def attached(reader: Reader, service: ServiceName) -> tuple[list[Route], list[tuple[Route, str]]]:
-    """The routes that count for a Service, the oldest first, and of those for it that do not count, why."""
-    subject = resolve(reader, service, which="all")
-    taken: dict[str, int] = {}
-    counting: list[Route] = []
-    refused: list[tuple[Route, str]] = []
+class ParentPorts:
+    """TCP ports of a Service, indexed for thousands of references to thousands of ports."""
+
+    def __init__(self, subject: ResolvedService | None) -> None:
+        self.parent_exists = subject is not None
+        self.tcp = [port for port in subject.ports if port.protocol == "TCP"] if subject is not None else []
+        self.http = [port for port in self.tcp if http_version(port)][:MAX_PORTS]
+        """Ports that can have routes."""
+        self._by_number = {port.port: port for port in self.tcp}
+        self._by_name = {port.name: port for port in self.tcp if port.name}
+
+    def selected(self, parent: ParentRef) -> Sequence[Port]:
+        """Return the ports that a reference selects."""
+        if not parent.port and not parent.section:
+            return self.tcp
+        port = self._by_number.get(parent.port) if parent.port else self._by_name.get(parent.section)
+        return [port] if port is not None and parent.includes(port) else []
+
+
+class Refusal(NamedTuple):
+    """A route that has no effect for one of its parents."""
+
+    route: Route
+    reason: str
+    """Reason of the condition Accepted."""
+    message: str
+
+
+class Attached(NamedTuple):
+    """The routes that have a Service as parent: accepted ones, the oldest first, and refused ones."""
+
+    routes: list[Route]
+    refused: list[Refusal]
+
+
+def attached(reader: Reader, service: ServiceName) -> Attached:
+    """Judge the routes that have a Service as parent."""
+    ports = ParentPorts(resolve(reader, service, which="all"))
+    accepted: dict[str, tuple[int, int]] = {}
+    judged = Attached([], [])
     for route in sorted(reader.by(ROUTES, "parent", service), key=by_age):
-        callers = "" if route.namespace == _namespace(service) else route.namespace
-        matches = sum(len(rule.matches) for rule in route.rules)
-        if why := route.invalid or _unfit(route, service, subject):
-            refused.append((route, why))
-        elif callers not in taken and len(taken) > MAX_NAMESPACES:
-            refused.append((route, f"routes of {MAX_NAMESPACES} other namespaces are taken already"))
-        elif taken.get(callers, 0) + matches > MAX_MATCHES:
-            refused.append((route, f"older routes have {taken.get(callers, 0)} of {MAX_MATCHES} matches"))
+        callers = callers_of(route, service)
+        reason, message = unfit(route, service, ports)
+        if not reason:
+            reason, message = _excess(route, callers, accepted)
+        if reason:
+            judged.refused.append(Refusal(route, reason, message))
         else:
-            taken[callers] = taken.get(callers, 0) + matches
-            counting.append(route)
-    return counting, refused
+            matches, size = accepted.get(callers, (0, 0))
+            accepted[callers] = matches + route.matches, size + route.size
+            judged.routes.append(route)
+    return judged
 
 
-def _unfit(route: Route, service: ServiceName, subject: ResolvedService | None) -> str:
-    """Why none of its references to a Service holds; empty: one does."""
-    reasons = [unfit(parent, subject) for parent in route.parents if parent.service == service]
-    return "" if "" in reasons else "; ".join(dict.fromkeys(reasons))
+def _excess(route: Route, callers: str, accepted: Mapping[str, tuple[int, int]]) -> tuple[str, str]:
+    """Reason and message if a route would exceed a limit beside older ones; both empty if not."""
+    matches, size = accepted.get(callers, (0, 0))
+    if callers and callers not in accepted and sum(map(bool, accepted)) >= MAX_NAMESPACES:
+        return "TooManyRoutes", f"routes of {MAX_NAMESPACES} other namespaces are taken already"
+    if matches + route.matches > MAX_MATCHES:
+        return "TooManyRoutes", f"older routes have {matches} of {MAX_MATCHES} matches"
+    if size + route.size > MAX_SIZE:
+        return "TooManyRoutes", f"older routes have {size} of {MAX_SIZE} bytes of configuration"
+    return "", ""
 
 
-def unfit(parent: ParentRef, subject: ResolvedService | None) -> str:
-    """Why a route's reference to a parent does not hold, as a sentence; empty: it does."""
-    if subject is None:
-        return "its parent does not exist"
-    if any(parent.includes(port) for port in subject.ports):
-        return ""
-    which = [f" {parent.port}"] if parent.port else []
-    which += [f" named '{parent.section}'"] if parent.section else []
-    return f"its parent has no TCP port{''.join(which)}"
+def callers_of(route: Route, service: ServiceName) -> str:
+    """Namespace of the callers that a route applies to; empty for all callers without routes of their own."""
+    return "" if route.namespace == _namespace(service) else route.namespace
+
+
+def unfit(route: Route, service: ServiceName, ports: ParentPorts) -> tuple[str, str]:
+    """Reason and message if every reference of a route to a Service is invalid; both empty if one is valid."""
+    if route.invalid:
+        return "UnsupportedValue", route.invalid
+    reasons = [unfit_parent(route, parent, ports) for parent in route.parents if parent.service == service]
+    if ("", "") in reasons:
+        return "", ""
+    return reasons[0][0], "; ".join(dict.fromkeys(message for _, message in reasons))
+
+
+def unfit_parent(route: Route, parent: ParentRef, ports: ParentPorts) -> tuple[str, str]:
+    """Reason and message if a route's reference to a parent is invalid; both empty if it is valid."""
+    if not ports.parent_exists:
+        return "NoMatchingParent", "its parent does not exist"
+    if callers_of(route, parent.service) and is_protected(parent.service):
+        return (
+            "NotAllowedByParent",
+            "the API server's Service and those of kube-system take routes of their own namespace",
+        )
+    selected = ports.selected(parent)
+    if not selected:
+        which = [f" {parent.port}"] if parent.port else []
+        which += [f" named '{parent.section}'"] if parent.section else []
+        return "NoMatchingParent", f"its parent has no TCP port{''.join(which)}"
+    if not any(map(http_version, selected)):
+        return "UnsupportedProtocol", f"{_numbered(selected)} {UNDECLARED}"
+    if not any(port in ports.http for port in selected):
+        return "TooManyPorts", f"its parent has {MAX_PORTS} ports of HTTP before {_numbered(selected)}"
+    return "", ""
+
+
+def passed_unchanged(parent: ParentRef, ports: ParentPorts) -> str:
+    """Sentence about selected ports of a parent to which routes do not apply; empty if there are none."""
+    selected = ports.selected(parent)
+    plain = [port for port in selected if http_version(port) is None]
+    beyond = (
+        [port for port in selected if http_version(port) and port not in ports.http]
+        if len(selected) > MAX_PORTS
+        else []
+    )
+    sentences = [f"{_numbered(plain)} {UNDECLARED}"] if plain else []
+    sentences += [f"{_numbered(beyond)} passed on unchanged: {MAX_PORTS} ports of HTTP come before"] if beyond else []
+    return "; ".join(sentences)
+
+
+def _numbered(ports: Sequence[Port]) -> str:
+    numbers = ", ".join(str(port.port) for port in ports[:SHOWN_PORTS])
+    return f"port{'s' if len(ports) > 1 else ''} {numbers}" + (" and others" if len(ports) > SHOWN_PORTS else "")
+
+
+def is_protected(service: ServiceName) -> bool:
+    """True for Services on which every namespace depends: consumer routes do not apply to them."""
+    return service == API_SERVER or _namespace(service) == SYSTEM
 
 
 def of_port(routes: Iterable[Route], service: ServiceName, port: Port) -> list[Route]:
-    """Those of the routes that mean a port of the Service."""
+    """Return the routes that apply to a port of the Service; none if it does not speak HTTP."""
+    if http_version(port) is None:
+        return []
     return [route for route in routes if any(p.service == service and p.includes(port) for p in route.parents)]
 
 
 def by_callers(routes: Iterable[Route], service: ServiceName) -> dict[str, list[Route]]:
-    """The routes by the namespace whose calls they are for; '' is every other."""
-    found: dict[str, list[Route]] = {}
+    """Group routes by the namespace of their callers; ``""`` for all other callers."""
+    grouped: dict[str, list[Route]] = {}
     for route in routes:
-        found.setdefault("" if route.namespace == _namespace(service) else route.namespace, []).append(route)
-    return found
+        grouped.setdefault(callers_of(route, service), []).append(route)
+    return grouped
 
 
 def entries(routes: Iterable[Route]) -> list[Entry]:
-    """Every match of these routes, in the order in which they are tried."""
-    found = [
+    """Return every match of these routes, in the order in which Envoy tries them."""
+    unsorted = [
         Entry(route, number, rule, match)
         for route in routes
         for number, rule in enumerate(route.rules)
         for match in rule.matches
     ]
-    return sorted(found, key=_order)  # stable: matches of one rule stay in their order
+    return sorted(unsorted, key=match_order)  # stable: matches of one rule stay in their order
 
 
-def _order(entry: Entry) -> tuple[object, ...]:
+def match_order(entry: Entry) -> tuple[Any, ...]:
+    """Sort key of a match among those of all routes of a port: the smallest is tried first."""
     match = entry.match
     return (
         PATH_ORDER[match.path_type],
@@ -143,28 +247,30 @@ PRECEDENCE: Final = (
     "its route's kind comes first",
     "it comes first in the route",
 )
-"""What decides between two matches, in the order of ``_order``."""
+"""Phrases for each element of ``match_order``."""
 
 
 def precedes(first: Entry, second: Entry) -> str:
-    """Why an entry is tried before another one that is tried later."""
-    pairs = zip(_order(first), _order(second), strict=True)
-    return next((why for why, (one, other) in zip(PRECEDENCE, pairs, strict=True) if one != other), PRECEDENCE[-1])
+    """Return the reason why an entry is tried before a later one."""
+    pairs = zip(match_order(first), match_order(second), strict=True)
+    return next(
+        (reason for reason, (earlier, later) in zip(PRECEDENCE, pairs, strict=True) if earlier != later), PRECEDENCE[-1]
+    )
 
 
 def matching(tried: Sequence[Entry], request: Request) -> Iterator[Entry]:
-    """The entries that match a request: the first one gets it. None does: it is answered with 404."""
+    """Yield the entries that match a request. The first one gets it; without one, Envoy answers 404."""
     return (entry for entry in tried if _of_kind(entry.route, request) and matches(entry.match, request))
 
 
 def _of_kind(route: Route, request: Request) -> bool:
-    """A GRPCRoute is for gRPC alone, which Envoy recognizes by the content type; an HTTPRoute is for gRPC, too."""
+    """True if the route's kind applies: a GRPCRoute only to gRPC, recognized by content type, an HTTPRoute to both."""
     kind = request.headers.get("content-type", "")
     return route.kind == "HTTPRoute" or kind == "application/grpc" or kind.startswith("application/grpc+")
 
 
 def matches(match: Match, request: Request) -> bool:
-    """Whether a request is as a match wants it."""
+    """True if a request fulfils a match."""
     return (
         _path(match, request.path)
         and match.method in ("", request.method)
@@ -177,35 +283,35 @@ def _path(match: Match, path: str) -> bool:
     if match.path_type == "Exact":
         return path == match.path
     if match.path_type == "RegularExpression":
-        return re.fullmatch(match.path, path) is not None
+        return expressions.matches(match.path, path)
     prefix = match.path.rstrip("/")
     return path == prefix or path.startswith(f"{prefix}/")
 
 
-def _value(wanted: ValueMatch, found: Mapping[str, str]) -> bool:
-    value = found.get(wanted.name)
+def _value(condition: ValueMatch, values: Mapping[str, str]) -> bool:
+    value = values.get(condition.name)
     if value is None:
         return False
-    return re.fullmatch(wanted.value, value) is not None if wanted.regex else value == wanted.value
+    return expressions.matches(condition.value, value) if condition.regex else value == condition.value
 
 
-def unresolved(reader: Reader, route: Route, to: ServiceRef) -> tuple[str, str]:
-    """Why a reference of a route does not hold, as reason and message of the condition ResolvedRefs; empty: it does.
+def unresolved(reader: Reader, route: Route, target: ServiceRef) -> tuple[str, str]:
+    """Reason and message of the condition ResolvedRefs for an invalid reference; both empty if it is valid.
 
-    A parent of the route needs no grant: calls of it are sent where they were sent without the route
+    A parent of the route needs no grant: its calls are sent to the backends that they reach without the route
     (MeshConsumerRoute of the Gateway API's conformance suite).
     """
-    if to.kind == "Cluster":
-        known = reader.get(CLUSTERS, ClusterName(to.name)) is not None
-        return ("", "") if known else ("BackendNotFound", f"no cluster of the clusterset is called '{to.name}'")
-    namespace = _namespace(to.name)
-    if namespace != route.namespace and to.service not in {parent.service for parent in route.parents}:
+    if target.kind == "Cluster":
+        exists = reader.get(CLUSTERS, ClusterName(target.name)) is not None
+        return ("", "") if exists else ("BackendNotFound", f"no cluster of the clusterset is called '{target.name}'")
+    namespace = _namespace(target.name)
+    if namespace != route.namespace and target.service not in {parent.service for parent in route.parents}:
         grants = reader.by(GRANTS, "namespace", namespace)
-        if not any(grant.allows(route.kind, route.namespace, to) for grant in grants):
-            return "RefNotPermitted", f"no ReferenceGrant in {namespace} lets it refer to {to.kind} {to.name}"
-    subject = resolve(reader, to.service, which="all")
-    if subject is None or not any(port.protocol == "TCP" and port.port == to.port for port in subject.ports):
-        return "BackendNotFound", f"{to.kind} {to.name} with TCP port {to.port} does not exist"
+        if not any(grant.allows(route.kind, route.namespace, target) for grant in grants):
+            return "RefNotPermitted", f"no ReferenceGrant in {namespace} lets it refer to {target.kind} {target.name}"
+    subject = resolve(reader, target.service, which="all")
+    if subject is None or not any(port.protocol == "TCP" and port.port == target.port for port in subject.ports):
+        return "BackendNotFound", f"{target.kind} {target.name} with TCP port {target.port} does not exist"
     return "", ""
 
 

@@ -1,7 +1,7 @@
-"""The bootstrap of an Envoy: where its configuration comes from, what it counts, and its limits. Pure.
+"""Builds the bootstrap of an Envoy: its discovery service, statistics and limits. Pure.
 
-It has no listener and no cluster but that of the discovery service. What differs between two processes with one
-bootstrap (their admin sockets) the supervisor adds.
+It has no listener, and only the cluster of the discovery service. The supervisor adds what differs between two
+processes with one bootstrap, such as their admin sockets.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from isthmus.proxy.messages import ANY_PREFIX
 
 BOOTSTRAP: Final = "bootstrap.json"
-"""The file in a directory that wants an Envoy for it, and is its bootstrap."""
+"""File name of the bootstrap in a directory. An Envoy runs for the directory while it exists."""
 ADS_SOCKET: Final = "ads.sock"
 ADS_CLUSTER: Final = "isthmus-ads"
 PING_EVERY: Final = 5.0
-"""Seconds between pings of Envoy to the discovery service: one that is stopped, and answers none, is taken for gone."""
+"""Seconds between Envoy's pings of the discovery service, which detect a server that is stopped."""
 PING_TIMEOUT: Final = "5s"
 RECONNECT: Final = {"base_interval": "0.1s", "max_interval": "1s"}
 """Pause before Envoy connects to the discovery service again."""
@@ -47,27 +47,27 @@ STATS_SUFFIXES: Final = (
     ".upstream_rq_retry",
     ".upstream_rq_timeout",
 )
-"""What is counted for each cluster and listener; of all that Envoy could count it is a twentieth of the memory."""
+"""Statistics kept for each cluster and listener: a twentieth of the memory of all that Envoy offers."""
 MONITORS: Final = "envoy.resource_monitors"
 MAX_CONNECTIONS: Final = 50_000
 """Client connections of an Envoy; more are refused at once, so that none can take all of its memory."""
 REFUSED_ABOVE: Final = 0.7
-"""Part of its descriptors in use from which on an Envoy refuses connections; those that it has go on. The rest is for
-what comes in before it knows: Envoy ends itself when it has none for a call (envoyproxy/envoy#980)."""
+"""Fraction of descriptors in use from which Envoy refuses new connections. The rest is a reserve until Envoy notices:
+it aborts when it has no descriptor for a call (envoyproxy/envoy#980)."""
 UNANSWERED_ABOVE: Final = 0.8
-"""Part from which on it refuses requests and tunnels of UDP as well, of which a connection may have thousands."""
+"""Fraction from which it also refuses requests and UDP tunnels, of which one connection may have thousands."""
 KNOWN_WITHIN: Final = 0.1
-"""Seconds after which Envoy acts on what is written to it of its descriptors."""
+"""Seconds until Envoy reacts to the fraction written to its pressure file."""
 
 MAX_PROGRAM: Final = 4_000
-"""Instructions of an expression's program up to which Envoy takes it (by default 100). Sources of routes refuse what
+"""Program size up to which Envoy accepts a regular expression (default 100). Sources of routes refuse expressions that
 they estimate at a quarter of it."""
 
 
 def bootstrap(
     *, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS, ping_every: float = PING_EVERY
 ) -> dict[str, Any]:
-    """The bootstrap as JSON's values. ``node`` names this Envoy; ``ads`` is the socket of the discovery service."""
+    """Return the bootstrap as JSON values. ``node`` names this Envoy; ``ads`` is the discovery service's socket."""
     discovery = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "15s"}
     return {
         "node": {"id": node, "cluster": "isthmus"},
@@ -103,15 +103,14 @@ def bootstrap(
 
 
 def overlay(admin: Path, pressure: Path) -> dict[str, Any]:
-    """What one process has beside the bootstrap: its admin socket, and the file that has which part of its descriptors
-    is in use."""
-    refused = {"reject_incoming_connections": REFUSED_ABOVE, "stop_accepting_requests": UNANSWERED_ABOVE}
+    """Return one process's additions to the bootstrap: its admin socket and its pressure file."""
+    thresholds = {"reject_incoming_connections": REFUSED_ABOVE, "stop_accepting_requests": UNANSWERED_ABOVE}
     actions = [
         {
             "name": f"envoy.overload_actions.{name}",
             "triggers": [{"name": f"{MONITORS}.injected_resource", "threshold": {"value": above}}],
         }
-        for name, above in refused.items()
+        for name, above in thresholds.items()
     ]
     return {
         "admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}},
@@ -125,17 +124,17 @@ def overlay(admin: Path, pressure: Path) -> dict[str, Any]:
     }
 
 
-class Wanted:
-    """The file that wants an Envoy for a directory: written whole, and only where it differs."""
+class BootstrapFile:
+    """The bootstrap file of a directory, which requests an Envoy. Written atomically, and only if it differs."""
 
     def __init__(self, directory: Path, *, ping_every: float = PING_EVERY) -> None:
         self._directory = directory
         self._ping_every = ping_every
         self.ads = directory / ADS_SOCKET
-        """Where the discovery service of this directory listens."""
+        """Socket of this directory's discovery service."""
 
     def write(self, node: str) -> None:
-        """An Envoy is wanted; one with another bootstrap is replaced."""
+        """Request an Envoy; a running one with another bootstrap is replaced."""
         path = self._directory / BOOTSTRAP
         data = _encoded(bootstrap(node=node, ads=self.ads, ping_every=self._ping_every))
         with suppress(FileNotFoundError):
@@ -147,7 +146,7 @@ class Wanted:
         part.replace(path)
 
     def remove(self) -> None:
-        """No Envoy is wanted; one that runs is drained."""
+        """Request no Envoy; a running one is drained."""
         (self._directory / BOOTSTRAP).unlink(missing_ok=True)
 
 

@@ -1,16 +1,16 @@
-"""The incremental protocol of xDS, as pure state: what an Envoy has, and the response that it gets next.
+"""The delta xDS protocol as pure state: the resources that an Envoy has, and its next response.
 
-:class:`Resources` is what is to be in force, shared by the streams of all Envoys: the rows, less what was refused.
+:class:`Resources` holds the resources in force, shared by the streams of all Envoys: the rows without refused versions.
 :class:`Stream` is one Envoy's connection. Rules, beside those of the xDS protocol (Envoy docs, "xDS REST and gRPC
 protocol"):
 
-- One response of a type is in flight at a time. Listeners and routes wait until Envoy has taken clusters and endpoints,
-  and removals wait for everything and go the other way round: what refers to a resource always finds it.
-- After a cluster was sent, its endpoints are sent again: Envoy warms an updated cluster until they arrive, and answers
-  for clusters only when they are warm.
-- A response that is refused (NACK) is halved until the culprit stands alone. The culprit is not sent again before it
-  changes (a listener, after a while: its port was in use), and what was accepted last of it stays in force, for an
-  Envoy that starts later too.
+- One response of a type is in flight at a time. Listeners and routes wait until Envoy has accepted clusters and
+  endpoints; removals wait for all additions and are sent in reverse order. So a reference never points to nothing.
+- After a cluster is sent, its endpoints are sent again: Envoy warms an updated cluster until they arrive, and
+  acknowledges clusters only when they are warm.
+- A refused response (NACK) is halved until the refused resource is alone. It is not sent again before it changes (a
+  listener: after a while, since its port was in use). The version accepted last stays in force, also for an Envoy that
+  starts later.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from isthmus.model.routes import RULE
 from isthmus.model.xds import RefusedResource, Resource, ResourceKey, ResourceType
 from isthmus.proxy.messages import ANY_PREFIX, message
 from isthmus.proxy.rules import problem
+from isthmus.statedb import describe_bug
 
 MESSAGES: Final[Mapping[ResourceType, str]] = {
     "cluster": "envoy.config.cluster.v3.Cluster",
@@ -35,20 +36,24 @@ TYPES: Final[tuple[ResourceType, ...]] = get_args(ResourceType)
 URLS: Final = {type_: ANY_PREFIX + name for type_, name in MESSAGES.items()}
 BY_URL: Final = {url: type_ for type_, url in URLS.items()}
 BEFORE_ALL: Final[frozenset[ResourceType]] = frozenset({"cluster", "endpoints"})
-"""What listeners and routes refer to."""
+"""Types that listeners and routes refer to, and wait for."""
 WILDCARD: Final = "*"
 BATCH: Final = 500
-"""Resources in a response: large enough to start fast, small enough that no response holds Envoy up for long."""
+"""Resources in a response: large enough for a fast start, small enough that none blocks Envoy for long."""
 
 
 class Resources:
-    """What is to be in force, by type and name, and what of it is not, and why."""
+    """Resources in force by type and name, and refused ones with the reason.
+
+    Invariant: ``refused`` has a key exactly if the row last put under it was refused; ``_rejected`` has the row if an
+    Envoy refused it. Under a refused key an earlier version, or none, is in force.
+    """
 
     def __init__(self) -> None:
         self._in_force: dict[ResourceType, dict[str, Resource]] = {type_: {} for type_ in TYPES}
         self._accepted: dict[ResourceKey, Resource] = {}
         self._rejected: dict[ResourceKey, Resource] = {}
-        """By an Envoy, not by the rules of its API."""
+        """Rows refused by an Envoy, not by the rules of its API."""
         self.refused: dict[ResourceKey, RefusedResource] = {}
 
     def __repr__(self) -> str:
@@ -56,46 +61,50 @@ class Resources:
         return f"<Resources {counts}, refused={len(self.refused)}>"
 
     def get(self, key: ResourceKey) -> Resource | None:
-        """The resource that is to be in force under that name."""
+        """Return the resource in force under a key."""
         return self._in_force[key[0]].get(key[1])
 
-    def gone(self, key: ResourceKey) -> bool:
-        """Whether nothing is wanted under that name. Of what is refused, an Envoy keeps the version that it has."""
+    def is_removed(self, key: ResourceKey) -> bool:
+        """True if no row has this key. An Envoy keeps its version of a refused resource."""
         return self.get(key) is None and key not in self.refused
 
+    def all_keys(self) -> list[ResourceKey]:
+        """Return the keys of all resources in force or refused."""
+        return [*((type_, name) for type_, rows in self._in_force.items() for name in rows), *self.refused]
+
     def names(self, type_: ResourceType) -> Iterable[str]:
-        """The names that a type has."""
+        """Return the names of a type that are in force."""
         return self._in_force[type_].keys()
 
     def put(self, row: Resource) -> bool:
-        """Take a row into force, or refuse it as Envoy would; whether something else is in force now."""
+        """Put a row into force, or refuse it if Envoy would. Returns True if it is in force."""
         key = (row.type, row.name)
         self.refused.pop(key, None)
         self._rejected.pop(key, None)
-        if wrong := problem(MESSAGES[row.type], row.body):
+        if not row.checked and (wrong := _problem(row)):
             self._refuse(row, wrong)
             return False
         self._in_force[row.type][row.name] = row
         return True
 
     def delete(self, key: ResourceKey) -> None:
-        """Take a row out of force."""
+        """Delete a row."""
         self.refused.pop(key, None)
         self._rejected.pop(key, None)
         self._accepted.pop(key, None)
         self._in_force[key[0]].pop(key[1], None)
 
     def accept(self, row: Resource) -> None:
-        """An Envoy took a row."""
+        """Record that an Envoy accepted a row."""
         key = (row.type, row.name)
         if self.get(key) is row:
             self._accepted[key] = row
 
     def reject(self, row: Resource, error: str) -> None:
-        """An Envoy refused a row by itself: what was accepted before is in force again."""
+        """Refuse a row that an Envoy rejected on its own, and restore the version accepted before."""
         key = (row.type, row.name)
         if self.get(key) is not row:
-            return  # it has changed since
+            return  # a newer version is in force already
         before = self._accepted.get(key)
         if before is None or before.version == row.version:
             self._in_force[row.type].pop(row.name)
@@ -105,13 +114,13 @@ class Resources:
         self._refuse(row, error)
 
     def retry(self) -> list[ResourceKey]:
-        """Take the listeners that an Envoy refused into force again, since their ports may be free now; their names."""
+        """Put listeners that an Envoy refused into force again: their ports may be free now. Returns their keys."""
         rows = [row for row in self._rejected.values() if row.type == "listener"]
         return [(row.type, row.name) for row in rows if self.put(row)]
 
     def _refuse(self, row: Resource, error: str) -> None:
         key = (row.type, row.name)
-        changed = changed_owners(self._accepted.get(key), row)
+        changed = _changed_owners(self._accepted.get(key), row)
         self.refused[key] = RefusedResource(
             type=row.type,
             name=row.name,
@@ -122,10 +131,31 @@ class Resources:
         )
 
 
-def changed_owners(accepted: Resource | None, row: Resource) -> tuple[str, ...]:
-    """Of a row of routes, the objects with a rule that the accepted version has not got, in the order of the rules.
+def _problem(row: Resource) -> str:
+    """Return the reason why Envoy would refuse a row, or why the check failed; empty if it can be sent."""
+    try:
+        row.name.encode()
+        return problem(MESSAGES[row.type], row.body)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return describe_bug(error)
 
-    What an Envoy accepted once it does not refuse beside others: the cause is among these. Empty where it is not known.
+
+def _changed_owners(accepted: Resource | None, row: Resource) -> tuple[str, ...]:
+    """Return :func:`changed_owners`, empty if a body cannot be parsed."""
+    try:
+        return changed_owners(accepted, row)
+    except MemoryError:
+        raise
+    except Exception:
+        return ()
+
+
+def changed_owners(accepted: Resource | None, row: Resource) -> tuple[str, ...]:
+    """Route objects whose rules differ from the last accepted version, in the order of the rules.
+
+    One of them caused the rejection, since rules that were accepted before do not. Empty if no version was accepted.
     """
     if row.type != "routes" or accepted is None:
         return ()
@@ -141,19 +171,19 @@ def _routes(row: Resource) -> Iterator[tuple[str, bytes]]:
 
 
 class Request(NamedTuple):
-    """What the server reads of a ``DeltaDiscoveryRequest``."""
+    """The fields of a ``DeltaDiscoveryRequest`` that the server reads."""
 
     type: ResourceType
     subscribe: Sequence[str] = ()
     unsubscribe: Sequence[str] = ()
     initial: Mapping[str, str] = {}
-    """Versions that a reconnecting Envoy has; in its first request of the type only."""
+    """Versions that a reconnecting Envoy has, in its first request of the type."""
     nonce: str = ""
     error: str = ""
 
 
 class Response(NamedTuple):
-    """What a ``DeltaDiscoveryResponse`` is made of."""
+    """The contents of a ``DeltaDiscoveryResponse``."""
 
     type: ResourceType
     nonce: str
@@ -162,73 +192,73 @@ class Response(NamedTuple):
 
 
 class Subscription:
-    """What an Envoy wants and has of one type."""
+    """An Envoy's subscription to one type, and the versions that it has."""
 
     def __init__(self) -> None:
         self.wildcard = False
-        self.unanswered = True
-        """Whether there was no response yet: of a wildcard Envoy awaits one, also where there is nothing."""
+        self.awaits_first = True
+        """No response was sent yet. For a wildcard Envoy waits for one, even if it is empty."""
         self.names: set[str] = set()
         self.versions: dict[str, str] = {}
-        """What it has, by name."""
+        """Accepted version of each name."""
         self.changed: dict[str, None] = {}
-        """Names to be compared with what it has, or sent again; ordered."""
-        self.again: set[str] = set()
-        """Names to be sent whatever it has."""
+        """Names to compare with ``versions``, or to resend, in order."""
+        self.resend: set[str] = set()
+        """Names in ``changed`` to send even if the version is unchanged."""
         self.doubtful: deque[Sequence[Resource]] = deque()
-        """Parts of a refused response, to be sent each by itself."""
+        """Parts of a refused response, each to be sent in its own response."""
 
     def wants(self, name: str) -> bool:
-        """Whether it is subscribed to a name."""
+        """True if it is subscribed to a name."""
         return self.wildcard or name in self.names
 
 
 class Stream:
-    """One Envoy's stream. Feed it :meth:`received` and :meth:`changed`, and send what :meth:`next` gives."""
+    """One Envoy's stream. Call :meth:`received` and :meth:`changed`, and send what :meth:`next` returns."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self._of: dict[ResourceType, Subscription] = {}
+        self._subscriptions: dict[ResourceType, Subscription] = {}
         self._unanswered: dict[str, Response] = {}
-        """Responses that were neither accepted nor refused, by nonce."""
+        """Responses neither accepted nor refused, by nonce. A late answer still counts after :meth:`overdue`."""
         self._in_flight: dict[ResourceType, str] = {}
-        """The nonce that a type waits for before more of it is sent."""
+        """Nonce of the response that blocks further ones of its type."""
         self._expected: set[str] = set()
-        """Endpoints of clusters that were sent, which Envoy has not asked for yet."""
+        """Endpoints of clusters just sent, to which Envoy has not subscribed yet. They block listeners and routes."""
         self._nonces = 0
 
     def __repr__(self) -> str:
-        has = ", ".join(f"{type_}={len(sub.versions)}" for type_, sub in self._of.items())
+        has = ", ".join(f"{type_}={len(sub.versions)}" for type_, sub in self._subscriptions.items())
         return f"<Stream {has or 'empty'}, {len(self._unanswered)} unanswered>"
 
     @property
     def waiting(self) -> bool:
-        """Whether something is held back until Envoy answers."""
+        """True if responses are held back until Envoy answers."""
         return bool(self._in_flight or self._expected)
 
     def overdue(self) -> None:
-        """Envoy has taken too long to answer: go on. It answers late where a cluster cannot be warmed."""
+        """Stop waiting for answers. Envoy answers late if a cluster cannot be warmed."""
         self._in_flight.clear()
         self._expected.clear()
 
     def serves(self) -> Iterator[str]:
-        """Listeners that this Envoy has accepted, with the routes of that name where there are some."""
-        routes = self._of["routes"].versions if "routes" in self._of else {}
-        for name in self._of["listener"].versions if "listener" in self._of else ():
+        """Yield the listeners that this Envoy has accepted together with their routes, if they have any."""
+        routes = self._subscriptions["routes"].versions if "routes" in self._subscriptions else {}
+        for name in self._subscriptions["listener"].versions if "listener" in self._subscriptions else ():
             if name in routes or self._resources.get(("routes", name)) is None:
                 yield name
 
     def changed(self, keys: Iterable[ResourceKey]) -> None:
-        """What is in force under these names is something else now."""
+        """Take note that the resources in force under these keys have changed."""
         for type_, name in keys:
-            subscription = self._of.get(type_)
+            subscription = self._subscriptions.get(type_)
             if subscription is not None and subscription.wants(name):
                 subscription.changed[name] = None
 
     def received(self, request: Request) -> None:
-        """Take a request: subscriptions, and whether the response in flight was accepted."""
-        first = request.type not in self._of
-        subscription = self._of.setdefault(request.type, Subscription())
+        """Process a request: its subscriptions, and its ACK or NACK of a response."""
+        first = request.type not in self._subscriptions
+        subscription = self._subscriptions.setdefault(request.type, Subscription())
         if first:
             subscription.versions.update(request.initial)
             subscription.wildcard = not request.subscribe
@@ -253,7 +283,7 @@ class Stream:
             subscription.names.add(name)
             subscription.changed[name] = None
             if name not in request.initial:
-                subscription.again.add(name)
+                subscription.resend.add(name)
             if request.type == "endpoints":
                 self._expected.discard(name)
         for name in request.unsubscribe:
@@ -263,17 +293,17 @@ class Stream:
             if not subscription.wants(name):
                 subscription.versions.pop(name, None)
                 subscription.changed.pop(name, None)
-                subscription.again.discard(name)
+                subscription.resend.discard(name)
 
     def next(self) -> Response | None:
-        """The response to send now; None while nothing is to be sent, or all of it has to wait for an answer."""
+        """Return the next response; ``None`` if there is nothing to send, or all of it waits for an answer."""
         for type_, subscription in self._in_order(TYPES):
             if type_ not in BEFORE_ALL and (self._expected or BEFORE_ALL & self._in_flight.keys()):
                 return None
             if type_ in self._in_flight:
                 continue
             rows = self._rows(type_, subscription)
-            if rows or (subscription.wildcard and subscription.unanswered):
+            if rows or (subscription.wildcard and subscription.awaits_first):
                 return self._send(type_, rows, ())
         if not self._in_flight:
             for type_, subscription in self._in_order(reversed(TYPES)):
@@ -282,43 +312,43 @@ class Stream:
         return None
 
     def _in_order(self, types: Iterable[ResourceType]) -> Iterator[tuple[ResourceType, Subscription]]:
-        return ((type_, self._of[type_]) for type_ in types if type_ in self._of)
+        return ((type_, self._subscriptions[type_]) for type_ in types if type_ in self._subscriptions)
 
     def _rows(self, type_: ResourceType, subscription: Subscription) -> Sequence[Resource]:
-        """Doubtful rows that still are in force first; then what differs, as many as a response holds."""
+        """Return the next part of a refused response that is still in force, else changed rows, at most a batch."""
         while subscription.doubtful:
             rows = [row for row in subscription.doubtful.popleft() if self._resources.get((type_, row.name)) is row]
             if rows:
                 return rows
-        found: list[Resource] = []
+        rows_to_send: list[Resource] = []
         for name in list(subscription.changed):
             row = self._resources.get((type_, name))
             if self._is_removal(type_, name, subscription):
-                continue  # it waits for all that is added
+                continue  # removals wait for all additions
             del subscription.changed[name]
-            if row is not None and (name in subscription.again or subscription.versions.get(name) != row.version):
-                found.append(row)
-            subscription.again.discard(name)
-            if len(found) == BATCH:
+            if row is not None and (name in subscription.resend or subscription.versions.get(name) != row.version):
+                rows_to_send.append(row)
+            subscription.resend.discard(name)
+            if len(rows_to_send) == BATCH:
                 break
-        return found
+        return rows_to_send
 
     def _removals(self, type_: ResourceType, subscription: Subscription) -> Sequence[str]:
         removed = [name for name in subscription.changed if self._is_removal(type_, name, subscription)][:BATCH]
         for name in removed:
             del subscription.changed[name]
-            subscription.again.discard(name)
+            subscription.resend.discard(name)
         return removed
 
     def _is_removal(self, type_: ResourceType, name: str, subscription: Subscription) -> bool:
-        """Whether to send the name as removed: Envoy has the resource, which is gone, or waits for one never there."""
+        """True if the name is sent as removed: Envoy has a deleted resource, or waits for one that never existed."""
         if name in subscription.versions:
-            return self._resources.gone((type_, name))
-        return name in subscription.again and self._resources.get((type_, name)) is None
+            return self._resources.is_removed((type_, name))
+        return name in subscription.resend and self._resources.get((type_, name)) is None
 
     def _send(self, type_: ResourceType, rows: Sequence[Resource], removed: Sequence[str]) -> Response:
         self._nonces += 1
-        self._of[type_].unanswered = False
+        self._subscriptions[type_].awaits_first = False
         response = Response(type_, str(self._nonces), rows, removed)
         self._unanswered[response.nonce] = response
         self._in_flight[type_] = response.nonce
@@ -327,7 +357,7 @@ class Stream:
         return response
 
     def _accepted(self, response: Response) -> None:
-        subscription = self._of[response.type]
+        subscription = self._subscriptions[response.type]
         for row in response.rows:
             subscription.versions[row.name] = row.version
             self._resources.accept(row)
@@ -335,13 +365,13 @@ class Stream:
             subscription.versions.pop(name, None)
 
     def _endpoints_follow(self, clusters: Sequence[Resource]) -> None:
-        endpoints = self._of.get("endpoints")
+        endpoints = self._subscriptions.get("endpoints")
         for row in clusters:
             if self._resources.get(("endpoints", row.name)) is None:
                 continue
             if endpoints is not None and endpoints.wants(row.name):
                 endpoints.changed[row.name] = None
-                endpoints.again.add(row.name)
+                endpoints.resend.add(row.name)
             else:
                 self._expected.add(row.name)
 
@@ -351,7 +381,7 @@ class Stream:
             self._expected.difference_update(row.name for row in rows)
         if len(rows) == 1:
             self._resources.reject(rows[0], error)
-            self._of[response.type].changed[rows[0].name] = None  # what is in force instead
+            self._subscriptions[response.type].changed[rows[0].name] = None  # the version in force instead is sent
         elif rows:
             half = len(rows) // 2
-            self._of[response.type].doubtful.extendleft((rows[half:], rows[:half]))
+            self._subscriptions[response.type].doubtful.extendleft((rows[half:], rows[:half]))

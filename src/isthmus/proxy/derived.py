@@ -1,256 +1,286 @@
-"""The derived tables of a node's Envoy: which Services go through it, what their calls are spread over, its resources.
+"""Derived tables of a node's Envoy: the Services that it proxies, the plans of their calls, and its resources.
 
-A Service that has a route goes through a listener of its own port, on addresses of this node: a row of
-``proxy_listeners``, and while an Envoy serves it also of ``proxy_redirects``, which the planner follows as any other
-redirect. All other Services never meet Envoy.
+A Service with a route gets a listener of its own port on addresses of this node, a row of ``proxy_listeners``. While an
+Envoy serves it there is also a row of ``proxy_redirects``, which the planner treats as any other redirect. Calls of all
+other Services bypass Envoy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from isthmus.loadbalancer import backends, islands, plans, policies
+from isthmus import bounds
+from isthmus.loadbalancer import backends, envoy, gateways, islands, plans, policies
+from isthmus.loadbalancer.selection import one_family_each
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan, PlanKey
-from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.policies import Policy
 from isthmus.model.redirects import Listener, ProxyRedirect
-from isthmus.model.routes import Grant, Route, ServiceRef
-from isthmus.model.services import Family, Import, Pod, Service
+from isthmus.model.routes import Attachment, EncodedMatch, RouteKey, RouteParts
+from isthmus.model.services import Family
 from isthmus.model.tables import (
+    ATTACHMENTS,
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
+    ENVOY_CHECKS,
     GATEWAY_CHECKS,
-    GRANTS,
     IMPORTS,
     ISLAND_LISTENERS,
     NODES,
     OWN_RANGES,
-    PODS,
     POLICIES,
     PROBES,
     PROXY_LISTENERS,
     PROXY_REDIRECTS,
+    REFUSED_GATEWAYS,
+    ROUTE_PARTS,
     ROUTE_PLANS,
     ROUTES,
     SERVICES,
     XDS,
     XDS_SERVED,
 )
-from isthmus.model.xds import Resource, ServedListener
-from isthmus.proxy.attachment import Entry, attached, by_callers, entries, of_port, unresolved
+from isthmus.model.xds import Resource
+from isthmus.proxy import listener_shares, port_routes, probing, route_parts
 from isthmus.proxy.clusters import of_plans
-from isthmus.proxy.listeners import Chain, http_listener
-from isthmus.proxy.ports import assign_ports
-from isthmus.proxy.routing import UNRESOLVED, cluster_name, route_configuration
-from isthmus.statedb import Affected, Derived, Reader
+from isthmus.proxy.listener_shares import Listening
+from isthmus.proxy.listeners import host_of, http_listener
+from isthmus.proxy.protocols import http_version
+from isthmus.proxy.routing import cluster_name, route_configuration
+from isthmus.statedb import Affected, Derived, Reader, on_change, through, unit_of
 
-FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
-HTTP2: Final = frozenset({"kubernetes.io/h2c", "grpc"})
-"""``appProtocol`` of ports whose backends speak HTTP/2 without TLS."""
-
-
-class Listening(NamedTuple):
-    """Where a node's Envoy listens for its pods: addresses, one of each family at most, and a range of ports."""
-
-    addresses: tuple[str, ...]
-    first_port: int = 15_100
-    ports: int = 4_000
+BYTES_OF_COST: Final = 16_384
+"""Bytes of configuration of a port's routes that cost as much as one unit: they are joined and hashed."""
 
 
 class XdsSource(NamedTuple):
-    """Rows of ``xds`` that something else than routes makes, for the same Envoy: units of their own."""
+    """Another source of rows of ``xds`` for the same Envoy, with units of its own."""
 
     computes: Callable[[str], bool]
-    """Whether it computes a unit."""
+    """True if a unit is this source's."""
     compute: Callable[[Reader, str], Iterable[Resource]]
     reads: Mapping[Any, Affected]
-    """As a :class:`Derived` has them."""
+    """Tables that it reads, as in :class:`Derived`."""
 
 
 def derived(cluster: ClusterName, node: str, listening: Listening, more: XdsSource | None = None) -> list[Derived[Any]]:
-    """The declarations of the tables, for the agent of a node; ``more``: what else its Envoy is to have."""
+    """Declare the tables for the agent of a node. ``more``: another source of resources for its Envoy."""
     by_backends: dict[Any, Callable[..., Iterable[ServiceName]]] = {
         ENDPOINT_SETS: backends.by_endpoints,
         SERVICES: backends.by_service,
-        IMPORTS: backends.by_import,
+        IMPORTS: names_for_import,
         PROBES: backends.by_probe,
-        CLUSTERS: by_all,
-        DRAINING: by_all,
+        CLUSTERS: through(ROUTE_PLANS, "key.service"),
+        DRAINING: through(ROUTE_PLANS, "key.service"),
         OWN_RANGES: backends.by_own_ranges,
-        POLICIES: by_policy,
+        POLICIES: plans.by_policy,
         NODES: partial(plans.by_node, node=node),
         ISLAND_LISTENERS: islands.by_listener,
         GATEWAY_CHECKS: islands.by_check,
+        REFUSED_GATEWAYS: gateways.by_refused,
         XDS_SERVED: islands.by_served,
+        ENVOY_CHECKS: envoy.by_check,
     }
+    for_probes = unit_of(lambda row: probing.UNIT)  # any listener may be the first or the last one
     by_xds: dict[Any, Affected] = {
-        ROUTE_PLANS: by_plan,
-        PROXY_LISTENERS: by_redirect,
-        ROUTES: by_route,
-        GRANTS: by_grant,
-        PODS: by_pod,
-        CLUSTERS: by_member,
+        ROUTE_PLANS: unit_of("key.service"),
+        PROXY_LISTENERS: either(by_listeners, for_probes),
+        ISLAND_LISTENERS: for_probes,
+        ATTACHMENTS: by_attachment,
+        ROUTE_PARTS: by_parts,
+        SERVICES: routed(on_change(("ports",), unit_of("name"))),
+        IMPORTS: routed(on_change(("ports",), names_for_import)),
     }
     for table, affected in (more.reads if more is not None else {}).items():
-        by_xds[table] = both(by_xds[table], affected) if table in by_xds else affected
+        by_xds[table] = either(by_xds[table], affected) if table in by_xds else affected
     return [
-        Derived(
-            PROXY_LISTENERS,
-            compute=partial(listeners, listening=listening),
-            reads={ROUTES: by_any_route, SERVICES: by_parent, IMPORTS: by_imported_parent},
-            unit="all",
-        ),
+        port_routes.derived(),
+        listener_shares.derived(listening),
+        route_parts.derived(),
         Derived(
             PROXY_REDIRECTS,
             compute=redirects,
-            reads={PROXY_LISTENERS: by_redirect, XDS_SERVED: by_served},
+            reads={
+                PROXY_LISTENERS: unit_of("service"),
+                XDS_SERVED: unit_of(lambda row: ServiceName(row.name.rpartition(":")[0])),
+                ENVOY_CHECKS: envoy.by_check_of_routes,
+            },
             unit="service",
         ),
         Derived(
             ROUTE_PLANS,
-            compute=partial(route_plans, cluster=cluster, node=node),
-            reads={ROUTES: by_route, **{table: routed(affected) for table, affected in by_backends.items()}},
+            compute=partial(
+                route_plans, cluster=cluster, node=node, families={family(each) for each in listening.addresses}
+            ),
+            reads={
+                PROXY_LISTENERS: unit_of("service"),
+                ROUTE_PARTS: by_targets,
+                **{table: routed(affected) for table, affected in by_backends.items()},
+            },
             unit="service",
+            cost=lambda reader, service: 1 + len(called_ports(reader, service)),
         ),
         Derived(
             XDS,
-            compute=partial(all_resources, more=more),
+            compute=partial(all_resources, listening=listening, more=more),
             reads=by_xds,
             unit="unit",
+            cost=cost_of,
         ),
     ]
 
 
-def both(one: Affected, other: Affected) -> Affected:
-    """The units that either affects."""
-    return lambda reader, old, new: (*one(reader, old, new), *other(reader, old, new))
-
-
-def listeners(reader: Reader, unit: bool, *, listening: Listening) -> Iterator[ProxyRedirect]:
-    """Every Service with a route, through a listener for each TCP port that a route means."""
-    found: dict[ServiceName, tuple[Route, list[int]]] = {}
-    for service in sorted({parent.service for route in reader.all(ROUTES) for parent in route.parents}):
-        routes, _ = attached(reader, service)
-        subject = resolve(reader, service, which="all") if routes else None
-        if subject is not None:
-            found[service] = routes[0], [each.port for each in subject.ports if of_port(routes, service, each)]
-    wanted = [(service, port) for service, (_, ports) in found.items() for port in ports]
-    given = assign_ports(wanted, listening.first_port, listening.ports)
-    for service, (oldest, ports) in found.items():
-        given_here = [
-            Listener(address, given[service, port], (port,))
-            for port in ports
-            if (service, port) in given
-            for address in listening.addresses
-        ]
-        yield ProxyRedirect(service=service, owner=oldest.owner, listeners=tuple(given_here), created=oldest.created)
+def either(first: Affected, second: Affected) -> Affected:
+    """Combine two functions: the units that either affects."""
+    return lambda reader, old, new: (*first(reader, old, new), *second(reader, old, new))
 
 
 def redirects(reader: Reader, service: ServiceName) -> Iterator[ProxyRedirect]:
-    """What Envoy serves: calls go past it, to the Service's own backends, until it does, and when it has ended."""
-    served = {row.name for row in reader.by(XDS_SERVED, "service", service)}
+    """Yield redirects to the listeners that Envoy serves: none while it is down or hangs, so that calls bypass it."""
     for row in reader.by(PROXY_LISTENERS, "service", service):
-        listening = tuple(each for each in row.listeners if cluster_name(service, each.ports[0]) in served)
+        listening = tuple(
+            each for each in row.listeners if envoy.serves(reader, listener_name(service, each.ports[0], row.callers))
+        )
         if listening:
-            yield replace(row, listeners=listening)
+            yield replace(row, listeners=listening, left_out=())
 
 
-def route_plans(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str) -> Iterator[Plan]:
-    """The plans of a Service that a route is for or leads to: those of its TCP ports, as if nothing redirected it."""
-    subject = resolve(reader, service, which="all") if _is_routed(reader, service) else None
+def called_ports(reader: Reader, service: ServiceName) -> set[int]:
+    """Return the ports of a Service that Envoy calls: those with a listener, and those that are targets of routes."""
+    numbers = {
+        number
+        for row in reader.by(PROXY_LISTENERS, "service", service)
+        for listener in row.listeners
+        for number in listener.ports
+    }
+    for row in reader.by(ROUTE_PARTS, "target", service):
+        numbers.update(each.port for each in row.targets if each.service == service)
+    return numbers
+
+
+def route_plans(
+    reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str, families: Collection[Family]
+) -> Iterator[Plan]:
+    """Yield the plans of a Service's ports that Envoy calls, as if the Service were not redirected.
+
+    A port has one plan with the backends of all clusters, whichever family each of them has: Envoy is called by one
+    family and may call another. ``families``: those of this node.
+    """
+    ports = called_ports(reader, service)
+    subject = resolve(reader, service, which="all") if ports else None
     if subject is None:
         return
-    found = list(backends.compute(reader, service, cluster=cluster, which="all", cache={}))
+    stored = backends.compute(reader, service, cluster=cluster, which="all", cache={})
+    candidates = one_family_each(stored, families)
     policy = policies.of_service(reader, subject)
-    by = plans.outlook(reader, cluster, node, sources=())
+    context = plans.plan_context(reader, cluster, node, sources=())
     for port in subject.ports:
-        if port.protocol != "TCP":
+        if port.protocol != "TCP" or port.port not in ports:
             continue
-        for family in FAMILIES:
-            key = PlanKey(service, port.port, port.protocol, family)
-            plan = plans.plan(
-                key,
-                of=subject,
-                frontends=(),
-                backends=found,
-                at=by.at,
-                policy=policy,
-                clusters=by.clusters,
-                drained=by.drained,
-                port_name=port.name,
-            )
-            if plan.groups or family == FAMILIES[0]:
-                yield plan
+        yield plans.plan(
+            PlanKey(service, port.port, port.protocol, "any"),
+            service=subject,
+            frontends=(),
+            backends=candidates,
+            place=context.place,
+            policy=policy,
+            clusters=context.clusters,
+            drained=context.drained,
+            port_name=port.name,
+        )
 
 
-def all_resources(reader: Reader, unit: str, *, more: XdsSource | None) -> Iterable[Resource]:
-    """The rows of a unit: of a Service, or of what else there is."""
+def all_resources(reader: Reader, unit: str, *, listening: Listening, more: XdsSource | None) -> Iterable[Resource]:
+    """Return the resources of a unit: the probed listener, one of ``more``, a port with its callers, or a Service."""
+    if unit == probing.UNIT:
+        return [probing.listener(listening.addresses, listening.health_port)] if _is_wanted(reader) else ()
     if more is not None and more.computes(unit):
         return more.compute(reader, unit)
-    return resources(reader, ServiceName(unit))
+    if (port_key := port_of(unit)) is not None:
+        return http_resources(reader, *port_key)
+    return clusters_of(reader, ServiceName(unit))
 
 
-def resources(reader: Reader, service: ServiceName) -> Iterator[Resource]:
-    """Clusters and endpoints of a Service that a route leads to; listeners and routes of one that has a route."""
-    subject = resolve(reader, service, which="all")
-    http2 = frozenset(port.port for port in subject.ports if port.app_protocol in HTTP2) if subject else frozenset()
-    only = {name for route in reader.by(ROUTES, "parent", service) for name in route.clusters()}
-    yield from of_plans(reader.by(ROUTE_PLANS, "service", service), http2=http2, only=only)
-    for redirect in reader.by(PROXY_LISTENERS, "service", service):
-        routes, _ = attached(reader, service)
-        ports: dict[int, list[Listener]] = {}
-        for listener in redirect.listeners:
-            ports.setdefault(listener.ports[0], []).append(listener)
-        for port in subject.ports if subject is not None else ():
-            if port.protocol == "TCP" and port.port in ports:
-                on_port = of_port(routes, service, port)
-                yield from _of_port(reader, service, port.port, ports[port.port], on_port)
+def clusters_of(reader: Reader, service: ServiceName) -> list[Resource]:
+    """Return the clusters and endpoints of a Service, for the ports that Envoy calls."""
+    rows = reader.by(ROUTE_PLANS, "service", service)
+    subject = resolve(reader, service, which="all") if rows else None
+    if subject is None:
+        return []
+    http2 = frozenset(port.port for port in subject.ports if http_version(port) == 2)
+    leading = (reader.get(ROUTES, row.route) for row in reader.by(ROUTE_PARTS, "service", service))
+    only = {name for route in leading if route is not None for name in route.clusters()}
+    return of_plans(rows, http2=http2, only=only)
 
 
-def _of_port(
-    reader: Reader, service: ServiceName, port: int, listening: list[Listener], routes: list[Route]
-) -> Iterator[Resource]:
-    name, found = cluster_name(service, port), by_callers(routes, service)
-    owner = routes[0].owner if routes else f"Service {service}"
+def http_resources(reader: Reader, service: ServiceName, port: int, callers: str) -> Iterator[Resource]:
+    """Yield the routes and the listener of a port for some callers."""
+    attachment = reader.get(ATTACHMENTS, service)
+    port_routes_row = attachment.port_routes((port, callers)) if attachment is not None else None
+    name = listener_name(service, port, callers)
+    addresses = [
+        (each.address, each.port)
+        for row in reader.by(PROXY_LISTENERS, "service", service)
+        for each in row.listeners
+        if row.callers == callers and port in each.ports
+    ]
+    if port_routes_row is None or not addresses:
+        return
+    tried = [match for key in port_routes_row.routes for match in _parts(reader, key, service, port)]
+    tried.sort(key=attrgetter("order"))  # stable: matches of one rule stay in their order
+    yield route_configuration(name, tried, owner=port_routes_row.owner, unit=name)
+    cluster, host = cluster_name(service, port), host_of(service)
+    yield http_listener(name, addresses, port_routes_row.owner, name, cluster=cluster, host=host)
 
-    def cluster(entry: Entry, to: ServiceRef) -> str:
-        bad = (
-            any(each.reason for each in entry.rule.backends if each.to == to) or unresolved(reader, entry.route, to)[0]
-        )
-        if bad:
-            return UNRESOLVED
-        return cluster_name(service, port, to.name) if to.kind == "Cluster" else cluster_name(to.service, to.port)
 
-    chains = []
-    for namespace, own in sorted(found.items()):
-        routes_name = f"{name}/{namespace}" if namespace else name
-        if namespace:
-            pods = reader.by(PODS, "namespace", namespace)
-            callers = sorted({address for pod in pods for address in pod.addresses})
-            chains.append(Chain(routes_name, tuple(callers)))
-        yield route_configuration(routes_name, entries(own), cluster, unit=service)
-    if "" not in found:
-        yield route_configuration(name, (), cluster, unit=service, default=name)
-    chains.append(Chain(name, ()))
-    addresses = [(each.address, each.port) for each in listening]
-    yield http_listener(
-        name, addresses, [each for each in chains if each.callers or each.routes == name], owner, service
-    )
+def _parts(reader: Reader, route: RouteKey, service: ServiceName, port: int) -> Iterable[EncodedMatch]:
+    row = reader.get(ROUTE_PARTS, (route, ServiceName(""), 0)) or reader.get(ROUTE_PARTS, (route, service, port))
+    return row.matches if row is not None else ()
+
+
+def cost_of(reader: Reader, unit: str) -> int:
+    """Cost of a unit of resources within a pass."""
+    port_key = port_of(unit)
+    if port_key is None:
+        return 1 + 2 * len(reader.by(ROUTE_PLANS, "service", ServiceName(unit)))
+    attachment = reader.get(ATTACHMENTS, port_key[0])
+    port_routes_row = attachment.port_routes(port_key[1:]) if attachment is not None else None
+    return 8 + (port_routes_row.size // BYTES_OF_COST if port_routes_row is not None else 0)
+
+
+def listener_name(service: str, port: int, callers: str) -> str:
+    """Name of a listener, of its routes, and of the unit in which they are computed."""
+    return f"{cluster_name(service, port)}/{callers}" if callers else cluster_name(service, port)
+
+
+def port_of(unit: str) -> tuple[ServiceName, int, str] | None:
+    """Return the Service, port and callers of a listener's name, ``None`` if it is not one."""
+    service, colon, rest = unit.rpartition(":")
+    number, _, callers = rest.partition("/")
+    try:
+        return (ServiceName(service), bounds.port(number), callers) if colon else None
+    except bounds.OutOfBounds:
+        return None
+
+
+def _is_wanted(reader: Reader) -> bool:
+    """True if this node's Envoy has any listener for pods."""
+    return bool(reader.count(ISLAND_LISTENERS)) or any(row.listeners for row in reader.all(PROXY_LISTENERS))
 
 
 def _is_routed(reader: Reader, service: ServiceName) -> bool:
-    return bool(reader.by(ROUTES, "parent", service) or reader.by(ROUTES, "target", service))
+    return bool(reader.by(PROXY_LISTENERS, "service", service) or reader.by(ROUTE_PARTS, "target", service))
 
 
 def routed(affected: Callable[..., Iterable[ServiceName]]) -> Callable[[Reader, Any, Any], Iterator[ServiceName]]:
-    """Those of the affected Services that a route is for or leads to: of thousands, few."""
+    """Restrict the affected Services to those that routes have as parents or targets: few of thousands."""
 
     def only(reader: Reader, old: Any, new: Any) -> Iterator[ServiceName]:
         return (service for service in affected(reader, old, new) if _is_routed(reader, service))
@@ -258,91 +288,39 @@ def routed(affected: Callable[..., Iterable[ServiceName]]) -> Callable[[Reader, 
     return only
 
 
-def by_any_route(reader: Reader, old: Route | None, new: Route | None) -> Iterator[bool]:
-    """Which Services go through Envoy is computed of all routes together."""
-    yield True
-
-
-def by_parent(reader: Reader, old: Service | None, new: Service | None) -> Iterator[bool]:
-    """A Service that a route is for."""
-    row = new or old
-    if row is not None and reader.by(ROUTES, "parent", row.name):
-        yield True
-
-
-def by_imported_parent(reader: Reader, old: Import | None, new: Import | None) -> Iterator[bool]:
-    """An import that a route is for."""
-    if any(reader.by(ROUTES, "parent", service) for service in names_for_import(reader, old, new)):
-        yield True
-
-
-def by_route(reader: Reader, old: Route | None, new: Route | None) -> Iterable[ServiceName]:
-    """A route affects its parents and what it leads to, now and before."""
+def by_listeners(reader: Reader, old: ProxyRedirect | None, new: ProxyRedirect | None) -> Iterator[str]:
+    """Added and removed listeners affect their units."""
     rows = [row for row in (old, new) if row is not None]
-    parents = {parent.service for row in rows for parent in row.parents}
-    return parents.union(*(row.targets() for row in rows))
+    before, after = (set(row.listeners) if row is not None else set[Listener]() for row in (old, new))
+    for listener in before ^ after:
+        for service, callers in {(row.service, row.callers) for row in rows}:
+            yield from (listener_name(service, number, callers) for number in listener.ports)
 
 
-def by_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[ServiceName]:
-    """A plan affects its cluster; one that comes or goes, the routes that lead to it, too."""
+def by_attachment(reader: Reader, old: Attachment | None, new: Attachment | None) -> set[str]:
+    """A change of a port's routes affects its unit."""
+    before, after = (set(row.ports) if row is not None else set() for row in (old, new))
     row = new or old
-    if row is None:
-        return
-    yield row.key.service
-    if old is None or new is None:
-        for route in reader.by(ROUTES, "target", row.key.service):
-            yield from (parent.service for parent in route.parents)
+    changed = before ^ after if row is not None else ()
+    return {listener_name(row.service, each.port, each.callers) for each in changed if row is not None}
 
 
-def by_redirect(reader: Reader, old: ProxyRedirect | None, new: ProxyRedirect | None) -> Iterator[ServiceName]:
-    """A Service that goes through Envoy."""
+def by_parts(reader: Reader, old: RouteParts | None, new: RouteParts | None) -> Iterator[str]:
+    """A route whose encoding changes affects the ports that it applies to."""
     row = new or old
-    if row is not None:
-        yield row.service
+    if row is not None and row.service:
+        yield row.service  # its clusters for single members, which routes refer to
+    route = reader.get(ROUTES, row.route) if row is not None else None
+    if row is None or route is None:
+        return  # a deleted route changes the attachments of its parents
+    for service in {parent.service for parent in route.parents}:
+        attachment = reader.get(ATTACHMENTS, service)
+        for port_row in attachment.ports if attachment is not None else ():
+            if row.route in port_row.routes and row.port in (0, port_row.port):
+                yield listener_name(service, port_row.port, port_row.callers)
 
 
-def by_served(reader: Reader, old: ServedListener | None, new: ServedListener | None) -> Iterator[ServiceName]:
-    """A listener that is served now, or no longer, affects its Service."""
-    row = new or old
-    if row is not None:
-        yield ServiceName(row.name.rpartition(":")[0])
-
-
-def by_grant(reader: Reader, old: Grant | None, new: Grant | None) -> Iterator[ServiceName]:
-    """A grant affects the routes of the namespaces that it names."""
-    sources = {source for row in (old, new) if row is not None for source in row.sources}
-    for kind, namespace in sources:
-        for route in reader.by(ROUTES, "namespace", namespace):
-            if route.kind == kind:
-                yield from (parent.service for parent in route.parents)
-
-
-def by_member(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
-    """A cluster that joins or leaves affects the parents of the routes that refer to it."""
-    row = new or old
-    if row is None or (old is not None and new is not None):
-        return
-    for route in reader.all(ROUTES):
-        if row.name in route.clusters():
-            yield from (parent.service for parent in route.parents)
-
-
-def by_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[ServiceName]:
-    """A pod whose addresses change affects Services of other namespaces for which its namespace has routes."""
-    row = new or old
-    if row is None or (old is not None and new is not None and old.addresses == new.addresses):
-        return
-    namespace = row.name.partition("/")[0]
-    for route in reader.by(ROUTES, "namespace", namespace):
-        yield from (parent.service for parent in route.parents if not parent.name.startswith(f"{namespace}/"))
-
-
-def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:
-    """A policy affects what it is about."""
-    yield from plans.by_policy(reader, old, new)
-
-
-def by_all(reader: Reader, old: object, new: object) -> Iterator[ServiceName]:
-    """A cluster or a drain that comes, goes or changes affects every Service of a route: there are few."""
-    for route in reader.all(ROUTES):
-        yield from by_route(reader, None, route)
+def by_targets(reader: Reader, old: RouteParts | None, new: RouteParts | None) -> set[ServiceName]:
+    """A change of a route's targets affects the Services that it adds or removes."""
+    before, after = (set(row.targets) if row is not None else set() for row in (old, new))
+    return {each.service for each in before ^ after}

@@ -1,33 +1,39 @@
-"""Listeners of HTTP for a port of a Service: a filter chain for each group of callers with routes of their own."""
+"""Builds HTTP listeners for ports of Services. Bytes that are not HTTP pass them unchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
+from isthmus.model.names import ServiceName, split
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.resources import ADS, address, resource, tcp_proxy
 
 HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 ROUTER: Final = "envoy.extensions.filters.http.router.v3.Router"
+HTTP_INSPECTOR: Final = "envoy.extensions.filters.listener.http_inspector.v3.HttpInspector"
+INSPECTED: Final = ("http/1.0", "http/1.1", "h2c")
+"""The inspector's names of the protocols that are HTTP."""
+SILENT: Final = 90.0
+"""Seconds for which a new connection may be silent before it is passed on as bytes, since its server may speak first.
+HTTP clients keep unused connections for as long (Go 90 s, .NET 60 s), and routes must apply to their requests."""
+CONNECT_ATTEMPTS: Final = 3
+"""Connect attempts for connections passed on as bytes, as for requests."""
 STAT_PREFIX: Final = "isthmus"
 BUFFER: Final = {"value": 65_536}
 """Bytes that Envoy buffers of a connection whose other side is slow."""
 
 
-class Chain(NamedTuple):
-    """Callers by their addresses, and the name of the routes for their requests; without addresses: everybody else."""
-
-    routes: str
-    callers: tuple[str, ...]
-
-
 def http_listener(
-    name: str, addresses: Sequence[tuple[str, int]], chains: Iterable[Chain], owner: str, unit: str
+    name: str, addresses: Sequence[tuple[str, int]], owner: str, unit: str, *, cluster: str, host: str
 ) -> Resource:
-    """A listener on one or several addresses. Two processes may have it at once (``reuse_port``)."""
+    """Return a listener on one or several addresses, which uses the routes of the same name.
+
+    Two processes may open it at once (``reuse_port``). Bytes that are not HTTP are passed on to ``cluster`` unchanged.
+    """
     (first, *more) = [address(host, port) for host, port in addresses]
+    manager = http_manager(host=host, rds={"route_config_name": name, "config_source": ADS})
     return resource(
         "listener",
         name,
@@ -35,7 +41,16 @@ def http_listener(
         unit,
         address=first,
         additional_addresses=[{"address": each} for each in more],
-        filter_chains=[_chain(each) for each in chains],
+        listener_filters=[{"name": "envoy.filters.listener.http_inspector", "typed_config": packed(HTTP_INSPECTOR)}],
+        listener_filters_timeout=duration(SILENT),
+        continue_on_listener_filters_timeout=True,
+        filter_chains=[
+            {"name": name, "filter_chain_match": {"application_protocols": INSPECTED}, "filters": [manager]},
+        ],
+        default_filter_chain={
+            "name": f"{name} bytes",
+            "filters": [tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS)],
+        },
         enable_reuse_port={"value": True},
         per_connection_buffer_limit_bytes=BUFFER,
         traffic_direction="OUTBOUND",
@@ -43,11 +58,18 @@ def http_listener(
     )
 
 
-def http_manager(*, trusted: bool = False, **fields: Any) -> dict[str, Any]:
-    """The network filter of HTTP, with routes as its fields have them.
+def host_of(service: ServiceName) -> str:
+    """Host of a service in requests that have none."""
+    namespace, name = split(service)
+    return f"{name}.{namespace}"
 
-    It is as if no proxy were there: nothing of the answer is changed, and no stream is cut for being idle.
-    ``trusted``: what callers write to ``x-forwarded-for`` and ``x-forwarded-proto`` stays as it is.
+
+def http_manager(*, host: str, trusted: bool = False, **fields: Any) -> dict[str, Any]:
+    """Return the HTTP connection manager; ``fields`` configure its routes.
+
+    It is transparent: answers are not changed, and idle streams are not closed. ``trusted``: keep the callers'
+    ``x-forwarded-for`` and ``x-forwarded-proto``. ``host``: for requests of HTTP/1.0 without one (RFC 1945), which
+    Envoy sends on as HTTP/1.1, where it is required.
     """
     router = packed(ROUTER, suppress_envoy_headers=True, dynamic_stats={"value": False})  # a tenth of a request's time
     manager = packed(
@@ -60,21 +82,7 @@ def http_manager(*, trusted: bool = False, **fields: Any) -> dict[str, Any]:
         use_remote_address={"value": not trusted},
         normalize_path={"value": True},
         stream_idle_timeout=duration(0),
-        http_protocol_options={"accept_http_10": True},
+        http_protocol_options={"accept_http_10": True, "default_host_for_http_10": host},
         **fields,
     )
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
-
-
-def _chain(chain: Chain) -> dict[str, Any]:
-    manager = http_manager(rds={"route_config_name": chain.routes, "config_source": ADS})
-    found: dict[str, Any] = {
-        "name": chain.routes,
-        "filters": [manager],
-    }
-    if chain.callers:
-        ranges = [
-            {"address_prefix": each, "prefix_len": {"value": 128 if ":" in each else 32}} for each in chain.callers
-        ]
-        found["filter_chain_match"] = {"source_prefix_ranges": ranges}
-    return found

@@ -1,4 +1,4 @@
-"""One Envoy process, and what its admin socket is used for: its state, its drain."""
+"""One Envoy process, and its admin socket, by which it is queried and drained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from isthmus.model.hosts import joined
 from isthmus.proxy.bootstrap import BOOTSTRAP, REFUSED_ABOVE, overlay
 
 POLL: Final = 0.05
-"""Seconds between questions for a state that is waited for."""
+"""Seconds between queries while waiting for a state."""
 ASK_TIMEOUT: Final = 2.0
 """Seconds for an answer of the admin socket; a busy machine takes one."""
 LAST_LINES: Final = 5
@@ -30,18 +30,18 @@ LAST_LINES: Final = 5
 TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LONGEST_LINE: Final = 65_536
-"""Bytes of a line of Envoy's own log; of a longer one each part is a line. It lists all that it refuses in one."""
+"""Bytes up to which a line of Envoy's own log is kept whole. Envoy lists everything that it refuses in one line."""
 LAST_WORDS: Final = 1.0
-"""Seconds until the log of a process that has ended is left unread: a child of it may hold the pipe open."""
+"""Seconds for which the log of an ended process is still read: a child of it may hold the pipe open."""
 LOOK_EVERY: Final = 0.2
-"""Seconds between looks at how many descriptors a process has."""
+"""Seconds between counts of a process's descriptors."""
 LIVE: Final = "LIVE"
 
 log = logs.get("envoy")
 
 
 class HostHealth(Struct, frozen=True):
-    """What Envoy found of a host, as its admin interface has it."""
+    """Health of a host as Envoy's admin interface reports it."""
 
     failed_active_health_check: bool = False
     failed_outlier_check: bool = False
@@ -49,7 +49,7 @@ class HostHealth(Struct, frozen=True):
 
 
 class Host(NamedTuple):
-    """A host of a cluster of Envoy."""
+    """A host of one of Envoy's clusters."""
 
     cluster: str
     address: str
@@ -81,7 +81,7 @@ class _Clusters(Struct):
 
 
 class Admin:
-    """The admin socket of an Envoy, this process's child or not."""
+    """The admin socket of an Envoy, which need not be a child of this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,32 +90,32 @@ class Admin:
         return f"<Admin {self.path}>"
 
     async def state(self) -> str | None:
-        """The server's state ('LIVE' when it has its first configuration); None where the socket does not answer."""
+        """Return the server's state ('LIVE' once it is configured); ``None`` if the socket does not answer."""
         status, text = await self._ask("GET", "/ready")
         return text.strip() if status else None
 
     async def stats(self, pattern: str) -> dict[str, int]:
-        """Numbers whose name matches a regular expression; none where the socket does not answer."""
+        """Return the statistics whose names match a regular expression; empty if the socket does not answer."""
         status, text = await self._ask("GET", f"/stats?format=json&filter={pattern}")
         if status != 200:
             return {}
-        found: list[dict[str, Any]] = msgspec.json.decode(text)["stats"]
-        return {each["name"]: each["value"] for each in found if "value" in each}
+        stats: list[dict[str, Any]] = msgspec.json.decode(text)["stats"]
+        return {each["name"]: each["value"] for each in stats if "value" in each}
 
     async def hosts(self, pattern: str) -> list[Host] | None:
-        """The hosts of clusters whose name matches a regular expression; None where the socket does not answer."""
+        """Return the hosts of clusters that match a regular expression; ``None`` if the socket does not answer."""
         status, text = await self._ask("GET", f"/clusters?format=json&filter={pattern}")
         if status != 200:
             return None
         return [
-            Host(cluster.name, joined(at.address, at.port_value), host.health_status)
+            Host(cluster.name, joined(address.address, address.port_value), host.health_status)
             for cluster in msgspec.json.decode(text, type=_Clusters).cluster_statuses
             for host in cluster.host_statuses
-            if (at := host.address.socket_address) is not None
+            if (address := host.address.socket_address) is not None
         ]
 
     async def has_listeners(self) -> bool:
-        """Whether it is live and has a list of listeners from the discovery service, not for want of an answer."""
+        """True if it is live with listeners from the discovery service; Envoy is also live when that never answered."""
         if await self.state() != LIVE:
             return False
         return (await self.stats("listener_manager.lds.update_success")).get(
@@ -123,15 +123,15 @@ class Admin:
         ) > 0
 
     async def connections(self) -> int | None:
-        """Open connections of clients; None where it does not answer, though it runs."""
-        found = await self.stats("downstream_cx_active")
-        if not found and self._listens():  # the admin socket's own would be among them
+        """Return the number of client connections; ``None`` if it runs and does not answer."""
+        gauges = await self.stats("downstream_cx_active")
+        if not gauges and self._listens():  # an answer would at least have the admin socket's own
             return None
-        return sum(number for name, number in found.items() if name.startswith("listener.") and ".admin." not in name)
+        return sum(number for name, number in gauges.items() if name.startswith("listener.") and ".admin." not in name)
 
     @property
     def pid(self) -> int:
-        """The process that listens; 0 where none does."""
+        """Id of the process that listens; 0 if none does."""
         with socket.socket(socket.AF_UNIX) as asking:
             try:
                 asking.connect(str(self.path))
@@ -141,17 +141,17 @@ class Admin:
             return pid
 
     def _listens(self) -> bool:
-        """Whether a process does, stopped or not."""
+        """True if a process listens, even if it is stopped."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.setblocking(False)
             try:
                 asking.connect(str(self.path))
-            except OSError as why:
-                return isinstance(why, BlockingIOError)  # as many wait already as may
+            except OSError as error:
+                return isinstance(error, BlockingIOError)  # the queue is full
             return True
 
     async def drain(self, seconds: float, limit: float) -> None:
-        """Ask clients to leave, stop listening after these seconds, and end it when all have left or at the limit."""
+        """Ask clients to leave, stop listening after ``seconds``, and end when all have left, or after ``limit``."""
         await self._ask("POST", "/drain_listeners?graceful")
         ends = time.monotonic() + limit
         await asyncio.sleep(min(seconds, limit))
@@ -160,7 +160,7 @@ class Admin:
         await self.stop()
 
     async def stop(self) -> None:
-        """End it now."""
+        """End the process now."""
         await self._ask("POST", "/quitquitquit")
         self.path.unlink(missing_ok=True)
 
@@ -178,7 +178,7 @@ class Admin:
 
 
 def admins(directory: Path) -> list[Admin]:
-    """The admin sockets of a directory: of each Envoy that runs, or was killed; the one started last comes first."""
+    """Return the admin sockets of a directory, of running and of killed Envoys, the latest first."""
     return [Admin(path) for path in sorted(directory.glob("admin-*.sock"), key=_made, reverse=True)]
 
 
@@ -190,7 +190,7 @@ def _made(path: Path) -> float:
 
 
 class Descriptors:
-    """Which part of an Envoy's descriptors is in use, in a file by which Envoy refuses calls while few are left."""
+    """Writes the fraction of descriptors in use to a file by which Envoy refuses calls while few are left."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -201,17 +201,17 @@ class Descriptors:
         return f"<Descriptors {self.file}: {self._written:.0%}>"
 
     async def follow(self, pid: int) -> None:
-        """Keep the file, until cancelled; then it is removed."""
+        """Update the file until cancelled, then remove it."""
         try:
             while True:
-                with suppress(OSError):  # it is ending
+                with suppress(OSError):  # the process is ending
                     self._take(_part_used(pid), pid)
                 await asyncio.sleep(LOOK_EVERY)
         finally:
             self.file.unlink(missing_ok=True)
 
     def _take(self, part: float, pid: int) -> None:
-        """Write what differs."""
+        """Write the fraction if it differs."""
         if (refused := part >= REFUSED_ABOVE) != (self._written >= REFUSED_ABOVE):
             log.warning(
                 "few descriptors are left: connections are refused" if refused else "connections are taken", envoy=pid
@@ -222,12 +222,12 @@ class Descriptors:
     def _write(self, part: float) -> None:
         whole = self.file.with_suffix(".part")
         whole.write_text(f"{part}")
-        whole.replace(self.file)  # what Envoy watches for
+        whole.replace(self.file)  # Envoy watches for a rename
         self._written = part
 
 
 def _part_used(pid: int) -> float:
-    """Of a process's descriptors, to a hundredth; 0 where they have no limit."""
+    """Fraction of a process's descriptors in use, to a hundredth; 0 if they are unlimited."""
     limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     folder = Path(f"/proc/{pid}/fd")
     used = folder.stat().st_size or sum(1 for _ in folder.iterdir())  # the size is 0 before Linux 6.2
@@ -235,7 +235,7 @@ def _part_used(pid: int) -> float:
 
 
 class Envoy:
-    """A child process. Made by :meth:`start`."""
+    """An Envoy that is a child process. Created by :meth:`start`."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, admin: Admin, digest: str, descriptors: Descriptors
@@ -247,7 +247,7 @@ class Envoy:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._reading = asyncio.create_task(self._read())
         self.digest = digest
-        """Of the bootstrap that it was started with."""
+        """Digest of the bootstrap that it was started with."""
 
     def __repr__(self) -> str:
         return f"<Envoy {self.pid} {'runs' if self.alive else 'ended'}>"
@@ -256,13 +256,13 @@ class Envoy:
     async def start(
         cls, program: Path, directory: Path, *, admin: Path, digest: str, concurrency: int, drain_time: float
     ) -> Self:
-        """Start one with the bootstrap of a directory. It is no part of our process group: it may outlive us."""
-        found = Descriptors(admin.with_suffix(".pressure"))
+        """Start one with the bootstrap of a directory. It has its own session, so that it may outlive this process."""
+        descriptors = Descriptors(admin.with_suffix(".pressure"))
         flags = ["--disable-hot-restart", "--log-level", "warning", "--drain-strategy", "gradual"]
         process = await asyncio.create_subprocess_exec(
             program,
             *("-c", str(directory / BOOTSTRAP)),
-            *("--config-yaml", msgspec.json.encode(overlay(admin, found.file)).decode()),
+            *("--config-yaml", msgspec.json.encode(overlay(admin, descriptors.file)).decode()),
             *("--concurrency", str(concurrency)),
             *("--drain-time-s", str(max(1, round(drain_time)))),
             *flags,
@@ -270,7 +270,7 @@ class Envoy:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(process, Admin(admin), digest, found)
+        return cls(process, Admin(admin), digest, descriptors)
 
     @property
     def pid(self) -> int:
@@ -279,12 +279,12 @@ class Envoy:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """True while it runs."""
         return self._process.returncode is None
 
     @property
     def status(self) -> int | None:
-        """Its exit status; negative: the signal that ended it; None while it runs."""
+        """Exit status, negative for the signal that ended it; ``None`` while it runs."""
         return self._process.returncode
 
     @property
@@ -293,7 +293,7 @@ class Envoy:
         return time.monotonic() - self._began
 
     def last_lines(self) -> str:
-        """What it logged last, on one line."""
+        """Return its last log lines, joined to one."""
         return " | ".join(self._lines) or "it logged nothing"
 
     async def ended(self) -> None:
@@ -301,7 +301,7 @@ class Envoy:
         await self._process.wait()
 
     async def ready(self, timeout: float) -> bool:
-        """Wait until it has its listeners; whether it came to that within so many seconds."""
+        """Wait until it has its listeners. Returns False if it ends or ``timeout`` seconds pass first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.alive:
@@ -311,13 +311,13 @@ class Envoy:
         return False
 
     async def drain(self, seconds: float, limit: float) -> None:
-        """See :meth:`Admin.drain`; afterwards it has ended."""
+        """Drain as :meth:`Admin.drain`, then make sure that it has ended."""
         if self.alive:
             await self._admin.drain(seconds, limit)
         await self.stop()
 
     async def stop(self) -> None:
-        """End it now, in the kernel's way where it does not end itself."""
+        """Terminate it, and kill it if it does not end."""
         if self.alive:
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -327,17 +327,19 @@ class Envoy:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        await asyncio.wait([self._reading], timeout=LAST_WORDS)  # else what it logged last is lost, and its pipe left
+        await asyncio.wait(
+            [self._reading], timeout=LAST_WORDS
+        )  # so that its last log lines are kept and the pipe is closed
         self.forget()
 
     def forget(self) -> None:
-        """Remove what an ended process leaves."""
+        """Clean up after an ended process."""
         self._admin.path.unlink(missing_ok=True)
         self._looking.cancel()
         self._reading.cancel()
 
     async def _read(self) -> None:
-        """Pass its log on, and keep the last lines."""
+        """Print its log, and keep the last lines."""
         stream = self._process.stderr
         assert stream is not None
         rest = b""

@@ -1,8 +1,9 @@
-"""What this node's Envoy refused of routes, as the node's report of it (the object RefusedRoutes) and its writer.
+"""Reports routes without effect on this node, in its object RefusedRoutes.
 
-An Envoy takes or refuses all routes of a Service's port together, and its message need not name one of them: those that
-differ from what it took last are in the report, and where that is not known, all. The report is an object of a kind of
-its own: an agent needs no right on Nodes, routes or ConfigMaps for it.
+Either the node's Envoy refused them, or it has no port left for them. Envoy accepts or refuses all routes of a
+Service's port together, and its message need not name one. The report lists the routes that differ from the version
+accepted last, or all if that is unknown. The report has its own kind, so that an agent needs no rights on Nodes, routes
+or ConfigMaps.
 """
 
 from __future__ import annotations
@@ -11,68 +12,119 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from isthmus import kube
+from isthmus.fair import Shares, grant
 from isthmus.kube.objects.refusals import REFUSED_ROUTES
-from isthmus.loadbalancer.services import resolve
 from isthmus.model.names import ServiceName, split
-from isthmus.model.routes import MAX_REFUSAL, MAX_REFUSALS, NodeRefusals, Route, RouteKind, RouteRefusal
-from isthmus.model.tables import NODES, ROUTES, XDS, XDS_REFUSED
+from isthmus.model.routes import (
+    MAX_REFUSAL,
+    MAX_REFUSALS,
+    NodeRefusals,
+    RefusalReason,
+    RouteKey,
+    RouteKind,
+    RouteRefusal,
+)
+from isthmus.model.tables import ATTACHMENTS, NODES, PROXY_LISTENERS, ROUTE_PARTS, ROUTES, XDS, XDS_REFUSED
 from isthmus.model.xds import RefusedResource
-from isthmus.proxy.attachment import attached, by_callers, of_port
+from isthmus.proxy.attachment import SHOWN_PORTS
+from isthmus.proxy.derived import port_of
 from isthmus.reflector import Expired
 from isthmus.statedb import NotPruned, Reader
+
+RefusalKey = tuple[RouteKind, ServiceName, ServiceName]
+"""A route, and the Service that it applies to."""
 
 MANAGER: Final = "isthmus-agent"
 """The field manager of server-side apply."""
 
 
 def compute(reader: Reader, node: str) -> NodeRefusals | None:
-    """The report of a node; None where nothing of a route is refused. Of several refusals of a route one is named."""
-    found: dict[tuple[RouteKind, ServiceName, ServiceName], RouteRefusal] = {}
+    """Return the report of a node; ``None`` if there is nothing to report. It has one refusal for each route."""
+    refusals: dict[RefusalKey, RouteRefusal] = {}
     for row in sorted(reader.all(XDS_REFUSED), key=XDS_REFUSED.key):
-        if len(found) >= MAX_REFUSALS:  # of thousands that are refused for one reason, few are looked at
+        if len(refusals) >= MAX_REFUSALS:  # bounds the work when thousands are refused for one reason
             break
-        message = _cut(f"{row.type} {row.name}: {row.error}")
+        message = f"{row.type} {row.name}: {row.error}"
         for route, service in refused_routes(reader, row):
-            key = (route.kind, route.name, service)
-            found.setdefault(key, RouteRefusal(*key, message))
-    if not found:
+            _add(refusals, route, service, message, "RefusedByEnvoy")
+    for route, service, reason, message in (*_problems(reader), *_left_out(reader)):
+        _add(refusals, route, service, message, reason)
+    if not refusals:
         return None
-    known = reader.get(NODES, node)
+    node_row = reader.get(NODES, node)
     return NodeRefusals(
-        name=node, uid=known.uid if known is not None else "", routes=tuple(sorted(found.values())[:MAX_REFUSALS])
+        name=node, uid=node_row.uid if node_row is not None else "", routes=tuple(sorted(_shared(refusals)))
     )
 
 
-def refused_routes(reader: Reader, row: RefusedResource) -> Iterator[tuple[Route, ServiceName]]:
-    """The routes that a refused resource is made of or used by, each with the Service that it is for."""
+def _add(
+    refusals: dict[RefusalKey, RouteRefusal], route: RouteKey, service: ServiceName, message: str, reason: RefusalReason
+) -> None:
+    key = (*route, service)
+    refusals.setdefault(key, RouteRefusal(*key, _cut(message), reason))
+
+
+def _shared(refusals: Mapping[RefusalKey, RouteRefusal]) -> list[RouteRefusal]:
+    """Limit the refusals to the size of a report, with a fair share for each namespace."""
+    if len(refusals) <= MAX_REFUSALS:
+        return list(refusals.values())
+    shares = Shares(MAX_REFUSALS, reserve=False)
+    return grant(refusals.values(), shares, holders=lambda row: ((split(row.name)[0],),), order=lambda row: row)
+
+
+def _problems(reader: Reader) -> Iterator[tuple[RouteKey, ServiceName, RefusalReason, str]]:
+    """Yield routes that break a rule of Envoy's API and are not sent."""
+    for row in reader.all(ROUTE_PARTS):
+        route = reader.get(ROUTES, row.route) if row.problem else None
+        for service in {parent.service for parent in route.parents} if route is not None else ():
+            yield row.route, service, "RefusedByEnvoy", row.problem
+
+
+def _left_out(reader: Reader) -> Iterator[tuple[RouteKey, ServiceName, RefusalReason, str]]:
+    """Yield routes of ports that got no listener of this node's Envoy."""
+    for row in reader.all(PROXY_LISTENERS):
+        attachment = reader.get(ATTACHMENTS, row.service) if row.left_out else None
+        if attachment is None:
+            continue
+        for left_out in row.left_out:
+            without = frozenset(left_out.ports)
+            ports = ", ".join(map(str, left_out.ports[:SHOWN_PORTS])) + (
+                ", …" if len(left_out.ports) > SHOWN_PORTS else ""
+            )
+            message = f"port {ports}: {left_out.why}"
+            mine = (e for e in attachment.ports if e.callers == row.callers and e.port in without)
+            for route in dict.fromkeys(route for e in mine for route in e.routes):
+                yield route, row.service, "NoPortLeft", message
+
+
+def refused_routes(reader: Reader, row: RefusedResource) -> Iterator[tuple[RouteKey, ServiceName]]:
+    """Yield the routes that a refused resource is made from or used by, each with the Service that it applies to."""
     sent = reader.get(XDS, (row.type, row.name))
     if sent is None:
         return
-    service = ServiceName(sent.unit)
-    if row.type not in ("listener", "routes"):  # what calls go to: those of routes that lead there
-        users = {each.owner: each for each in reader.by(ROUTES, "target", service)}
-        users |= {each.owner: each for each in reader.by(ROUTES, "parent", service) if each.clusters()}
+    if row.type not in ("listener", "routes"):  # clusters and endpoints: routes that refer to them
+        service = ServiceName(sent.unit)
+        users = {each.key: each for each in reader.by(ROUTES, "target", service)}
+        users |= {each.key: each for each in reader.by(ROUTES, "parent", service) if each.clusters()}
         for route in users.values():
-            yield from ((route, each) for each in sorted({parent.service for parent in route.parents}))
+            yield from ((route.key, each) for each in sorted({parent.service for parent in route.parents}))
         return
-    subject = resolve(reader, service, which="all")
-    number, _, namespace = row.name.removeprefix(f"{service}:").partition("/")
-    for port in subject.ports if subject is not None else ():
-        if str(port.port) == number:
-            routes = of_port(attached(reader, service)[0], service, port)
-            here = routes if row.type == "listener" else by_callers(routes, service).get(namespace, [])
-            cause = [route for route in here if route.owner in row.changed]
-            yield from ((route, service) for route in cause or here)
+    port_key = port_of(sent.unit)
+    attachment = reader.get(ATTACHMENTS, port_key[0]) if port_key is not None else None
+    port_routes_row = attachment.port_routes(port_key[1:]) if attachment is not None and port_key is not None else None
+    if port_routes_row is not None and port_key is not None:
+        cause = [key for key in port_routes_row.routes if f"{key[0]} {key[1]}" in row.changed]
+        yield from ((key, port_key[0]) for key in cause or port_routes_row.routes)
 
 
 def _cut(message: str) -> str:
-    """A message in one line (Envoy's end with a line feed), of bounded length."""
+    """Return a message on one line (Envoy's end with a line feed) and of bounded length."""
     message = " ".join(message.split())
     return message if len(message) <= MAX_REFUSAL else f"{message[: MAX_REFUSAL - 1]}…"
 
 
 class ReportTarget:
-    """Operations of statedb on the node's own report."""
+    """Reconciler operations on the node's own report."""
 
     def __init__(self, client: kube.Client, node: str) -> None:
         self._client = client
@@ -87,32 +139,32 @@ class ReportTarget:
         for row in rows:
             try:
                 await self._client.apply(REFUSED_ROUTES, "", row.name, body(row), field_manager=MANAGER)
-            except (kube.KubeError, Expired) as why:
-                failures[row.name] = str(why)
+            except (kube.KubeError, Expired) as error:
+                failures[row.name] = str(error)
         return failures
 
     async def delete(self, rows: Sequence[NodeRefusals]) -> Mapping[str, str]:
-        """Remove it: nothing is refused any more."""
+        """Delete the report, since nothing is refused any more."""
         failures = {}
         for row in rows:
             try:
                 await self._client.delete(REFUSED_ROUTES, "", row.name)
-            except (kube.KubeError, Expired) as why:
-                failures[row.name] = str(why)
+            except (kube.KubeError, Expired) as error:
+                failures[row.name] = str(error)
         return failures
 
     async def prune(self, rows: Iterable[NodeRefusals]) -> str:
-        """Remove what an earlier agent of the node left."""
+        """Delete the report of an earlier agent of the node."""
         if list(rows):
             return "0 pruned"
         try:
-            return f"{int(await self._client.delete(REFUSED_ROUTES, '', self._node))} pruned"
-        except (kube.KubeError, Expired) as why:
-            raise NotPruned(str(why)) from None
+            return "1 pruned" if await self._client.delete(REFUSED_ROUTES, "", self._node) else "0 pruned"
+        except (kube.KubeError, Expired) as error:
+            raise NotPruned(str(error)) from None
 
 
 def body(row: NodeRefusals) -> dict[str, Any]:
-    """The object, to be applied. It goes with its Node, by the API server's garbage collection."""
+    """Return the object to apply. The API server's garbage collection deletes it with its Node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": row.name, "uid": row.uid}
     return {
         "apiVersion": REFUSED_ROUTES.api_version,
@@ -128,6 +180,7 @@ def body(row: NodeRefusals) -> dict[str, Any]:
                 "name": split(each.name)[1],
                 "service": each.service,
                 "message": each.message,
+                "reason": each.reason,
             }
             for each in row.routes
         ],

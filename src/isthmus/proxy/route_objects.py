@@ -1,13 +1,15 @@
-"""What came of each HTTPRoute and GRPCRoute, as the status wanted of its object (Gateway API, RouteParentStatus).
+"""Computes the status of each HTTPRoute and GRPCRoute (Gateway API, RouteParentStatus).
 
-An entry for each parent that is a Service or a ServiceImport, with the conditions Accepted and ResolvedRefs. Of a route
-that cannot be followed the references are not read, so it has no ResolvedRefs. While an Envoy of some node refuses what
-was made of it, there is a condition of our own, isthmus.io/Programmed, False. Entries of other controllers stay.
+There is an entry for each parent that is a Service or a ServiceImport, with the conditions Accepted and ResolvedRefs.
+An invalid route has no ResolvedRefs, because its references are not read. Two conditions of our own are set only while
+they are False: isthmus.io/Programmed while the Envoy of some node refuses the route, isthmus.io/Effective while it has
+fields that nothing follows. (The API's PartiallyInvalid means that rules were dropped; here the rest of a rule counts.)
+Entries of other controllers are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -16,8 +18,9 @@ from isthmus.kube.objects.gateway import GRPC_ROUTE, HTTP_ROUTE
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.names import ServiceName, split
 from isthmus.model.objects import Object
-from isthmus.model.routes import ROUTE_KINDS, ParentRef, Route
+from isthmus.model.routes import ROUTE_KINDS, ParentRef, RefusalReason, Route, RouteKey, Unattached
 from isthmus.model.tables import (
+    ATTACHMENTS,
     CLUSTERS,
     GRANTS,
     IMPORTS,
@@ -28,8 +31,9 @@ from isthmus.model.tables import (
     ROUTES,
     SERVICES,
 )
-from isthmus.proxy.attachment import attached, unfit, unresolved
-from isthmus.statedb import DerivedTogether, Reader, WriteTxn, rewrite
+from isthmus.proxy import port_routes
+from isthmus.proxy.attachment import ParentPorts, passed_unchanged, unfit_parent, unresolved
+from isthmus.statedb import Derivation, DerivedTogether, Reader, WriteTxn, rewrite
 
 CONTROLLER: Final = "isthmus.io/mesh"
 """The controllerName of our entries."""
@@ -39,24 +43,33 @@ KINDS: Final = {
     "GRPCRoute": Ownership(GRPC_ROUTE, controller=CONTROLLER),
 }
 SHOWN: Final = 4
-"""References that a message names; the others are counted."""
+"""Number of references that a message names; the others are only counted."""
 PROGRAMMED: Final = "isthmus.io/Programmed"
-"""The type of a condition that the Gateway API does not have for routes; only there while it is False."""
+"""A condition type that the Gateway API lacks for routes. It is set only while it is False."""
+EFFECTIVE: Final = "isthmus.io/Effective"
+"""A condition type that the Gateway API lacks for fields. It is set only while it is False."""
+NODE_MESSAGES: Final[Mapping[RefusalReason, str]] = {
+    "RefusedByEnvoy": "the Envoy of node {node} refused it, and keeps what it took before: {why}",
+    "NoPortLeft": "calls pass it by on node {node}: {why}",
+}
 COUNTED: Final = (1000, 100, 10)
-"""Numbers of nodes above which no further ones are told apart: each change of a message is a write for each route."""
+"""Numbers to which a message rounds down the count of nodes, since each change of a message is a write of the route."""
+
+REFERENCES_OF_COST: Final = 8
+"""References of a route that cost as much as one unit."""
 
 Pairs = Sequence[tuple[Any, Any]]
-Beyond = Callable[[ServiceName], dict[str, str]]
-"""Of a Service, the routes for it that do not count, by owner, and why."""
 
 
-def derived() -> DerivedTogether:
-    """The declaration of the table, for the operator."""
-    return DerivedTogether(
+def derived() -> list[Derivation]:
+    """Declare the tables for the operator."""
+    statuses = DerivedTogether(
         ROUTE_OBJECTS,
         renew=renew,
+        cost=_cost,
         reads={
             ROUTES: by_routes,
+            ATTACHMENTS: by_attachments,
             GRANTS: by_grants,
             SERVICES: by_services,
             IMPORTS: by_imports,
@@ -66,30 +79,49 @@ def derived() -> DerivedTogether:
             NODES: by_nodes,
         },
     )
+    return [port_routes.derived(), statuses]
+
+
+def _cost(reader: Reader, name: ServiceName) -> int:
+    routes = filter(None, (reader.get(ROUTES, (kind, name)) for kind in ROUTE_KINDS))
+    return 2 + sum(len(route.references) for route in routes) // REFERENCES_OF_COST
+
+
+class Parents:
+    """Cache of parents of routes for one batch."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.ports = cache(self._ports)
+        self.refused = cache(self._refused)
+
+    def _ports(self, service: ServiceName) -> ParentPorts:
+        return ParentPorts(resolve(self._reader, service, which="all"))
+
+    def _refused(self, service: ServiceName) -> dict[RouteKey, Unattached]:
+        """Return the refused routes of a Service."""
+        attachment = self._reader.get(ATTACHMENTS, service)
+        return {each.route: each for each in attachment.refused} if attachment is not None else {}
 
 
 def renew(txn: WriteTxn, units: Iterable[ServiceName]) -> None:
-    """The statuses of the routes of these names. The routes of a parent are ordered once for all of them."""
-
-    @cache
-    def refused(service: ServiceName) -> dict[str, str]:
-        return {route.owner: why for route, why in attached(txn, service)[1]}
-
+    """Write the statuses of the routes of these names."""
+    parents = Parents(txn)
     for name in units:
-        rewrite(txn, ROUTE_OBJECTS, txn.by(ROUTE_OBJECTS, "service", name), list(compute(txn, name, refused)))
+        rewrite(txn, ROUTE_OBJECTS, txn.by(ROUTE_OBJECTS, "service", name), list(compute(txn, name, parents)))
 
 
-def compute(reader: Reader, name: ServiceName, refused: Beyond) -> Iterator[Object]:
-    """The statuses of the routes of a name, of both kinds."""
+def compute(reader: Reader, name: ServiceName, parents: Parents) -> Iterator[Object]:
+    """Yield the statuses of the routes of a name, of both kinds."""
     for kind in ROUTE_KINDS:
         route = reader.get(ROUTES, (kind, name))
         if route is not None:
-            draft = Draft(kind, name, status=status(reader, route, refused))
+            draft = Draft(kind, name, status=status(reader, route, parents))
             yield row(draft, reader.get(OBSERVED, (kind, name)), unit=name, ownership=KINDS[kind])
 
 
-def status(reader: Reader, route: Route, refused: Beyond) -> dict[str, Any]:
-    """The status of a route: our entries alone."""
+def status(reader: Reader, route: Route, parents: Parents) -> dict[str, Any]:
+    """Return our entries in the status of a route."""
     resolved = [] if route.invalid else [_resolved(reader, route)]
     return {
         "parents": [
@@ -97,9 +129,10 @@ def status(reader: Reader, route: Route, refused: Beyond) -> dict[str, Any]:
                 "parentRef": _reference(parent),
                 "controllerName": CONTROLLER,
                 "conditions": [
-                    _accepted(reader, route, parent, refused),
+                    _accepted(route, parent, parents),
                     *resolved,
                     *_not_programmed(reader, route, parent),
+                    *_not_effective(route),
                 ],
             }
             for parent in route.parents
@@ -108,55 +141,66 @@ def status(reader: Reader, route: Route, refused: Beyond) -> dict[str, Any]:
 
 
 def _reference(parent: ParentRef) -> dict[str, str | int]:
-    """The reference as the route has it, by which a reader finds the entry."""
-    found: dict[str, str | int] = {"group": GROUPS[parent.kind], "kind": parent.kind, "name": split(parent.name)[1]}
+    """Return the reference as the route spells it, by which readers find the entry."""
+    reference: dict[str, str | int] = {"group": GROUPS[parent.kind], "kind": parent.kind, "name": split(parent.name)[1]}
     if parent.namespace:
-        found["namespace"] = parent.namespace
+        reference["namespace"] = parent.namespace
     if parent.section:
-        found["sectionName"] = parent.section
+        reference["sectionName"] = parent.section
     if parent.port:
-        found["port"] = parent.port
-    return found
+        reference["port"] = parent.port
+    return reference
 
 
-def _accepted(reader: Reader, route: Route, parent: ParentRef, refused: Beyond) -> Condition:
-    if route.invalid:
-        reason, message = "UnsupportedValue", route.invalid
-    elif why := unfit(parent, resolve(reader, parent.service, which="all")):
-        reason, message = "NoMatchingParent", why
-    elif why := refused(parent.service).get(route.owner, ""):
-        reason, message = "TooManyRoutes", why
-    else:
-        return condition("Accepted", True, reason="Accepted", generation=route.generation)
-    return condition("Accepted", False, reason=reason, message=message, generation=route.generation)
+def _accepted(route: Route, parent: ParentRef, parents: Parents) -> Condition:
+    ports = parents.ports(parent.service)
+    reason, message = ("UnsupportedValue", route.invalid) if route.invalid else unfit_parent(route, parent, ports)
+    if not reason and (refusal := parents.refused(parent.service).get(route.key)):
+        reason, message = refusal.reason, refusal.message
+    if reason:
+        return condition("Accepted", False, reason=reason, message=message, generation=route.generation)
+    unchanged = passed_unchanged(parent, ports)
+    return condition("Accepted", True, reason="Accepted", message=unchanged, generation=route.generation)
 
 
 def _resolved(reader: Reader, route: Route) -> Condition:
-    """Several references may fail: the reason is that of the first, in the order of the rules."""
-    found = list(dict.fromkeys(_failures(reader, route)))
-    if not found:
+    """Return the condition ResolvedRefs. If several references fail, its reason is that of the first."""
+    failures = list(dict.fromkeys(_failures(reader, route)))
+    if not failures:
         return condition("ResolvedRefs", True, reason="ResolvedRefs", generation=route.generation)
-    message = "; ".join(text for _, text in found[:SHOWN])
-    if len(found) > SHOWN:
-        message += f"; and {len(found) - SHOWN} more"
-    return condition("ResolvedRefs", False, reason=found[0][0], message=message, generation=route.generation)
+    message = "; ".join(text for _, text in failures[:SHOWN])
+    if len(failures) > SHOWN:
+        message += f"; and {len(failures) - SHOWN} more"
+    return condition("ResolvedRefs", False, reason=failures[0][0], message=message, generation=route.generation)
 
 
 def _not_programmed(reader: Reader, route: Route, parent: ParentRef) -> Iterator[Condition]:
-    """The condition while Envoys of nodes refuse the route for a parent. A node that is gone refuses nothing."""
-    found = sorted(
-        (row.name, each.message)
-        for row in reader.by(ROUTE_REFUSALS, "route", (route.kind, route.name))
+    """Yield the condition Programmed if existing nodes report the route for a parent."""
+    refusals = sorted(
+        (row.name, each)
+        for row in reader.by(ROUTE_REFUSALS, "route", route.key)
         if reader.get(NODES, row.name) is not None
         for each in row.routes
-        if (each.kind, each.name, each.service) == (route.kind, route.name, parent.service)
+        if (each.kind, each.name, each.service) == (*route.key, parent.service)
     )
-    if found:
-        node, why = found[0]
-        message = (
-            f"the Envoy of node {node}{_and_others(len(found) - 1)} refused it, and keeps what it took before: {why}"
-        )
-        yield condition(PROGRAMMED, False, reason="RefusedByEnvoy", message=message, generation=route.generation)
+    if refusals:
+        node, first = refusals[0]
+        message = NODE_MESSAGES[first.reason].format(node=f"{node}{_and_others(len(refusals) - 1)}", why=first.message)
+        yield condition(PROGRAMMED, False, reason=first.reason, message=message, generation=route.generation)
+
+
+def _not_effective(route: Route) -> Iterator[Condition]:
+    """Yield the condition Effective if a usable route has fields that nothing follows."""
+    if route.unread:
+        message = unfollowed(route)
+        yield condition(EFFECTIVE, False, reason="UnsupportedValue", message=message, generation=route.generation)
+
+
+def unfollowed(route: Route) -> str:
+    """Name the fields of a route that nothing follows, as a sentence."""
+    shown = ", ".join(route.unread[:SHOWN])
+    more = f" and {len(route.unread) - SHOWN} more" if len(route.unread) > SHOWN else ""
+    return f"not followed, the rest of the route is: {shown}{more}"
 
 
 def _and_others(count: int) -> str:
@@ -167,23 +211,24 @@ def _and_others(count: int) -> str:
 
 
 def _failures(reader: Reader, route: Route) -> Iterator[tuple[str, str]]:
-    for rule in route.rules:
-        for backend in rule.backends:
-            failure = (backend.reason, backend.message) if backend.reason else unresolved(reader, route, backend.to)
-            if failure[0]:
-                yield failure
-        for mirror in rule.mirrors:
-            failure = unresolved(reader, route, mirror.to)
-            if failure[0]:
-                yield failure
+    for reference in route.references:
+        failure = (reference.reason, reference.message) if reference.reason else unresolved(reader, route, reference.to)
+        if failure[0]:
+            yield failure
 
 
 def by_routes(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """A route affects itself, and the others of its parents: of those, only so many count."""
-    rows = [each for pair in changed for each in pair if each is not None]
-    parents = {parent.service for each in rows for parent in each.parents}
-    siblings = {each.name for service in parents for each in reader.by(ROUTES, "parent", service)}
-    return siblings.union(each.name for each in rows)
+    """A route affects itself."""
+    return {each.name for pair in changed for each in pair if each is not None}
+
+
+def by_attachments(reader: Reader, changed: Pairs) -> set[ServiceName]:
+    """A Service affects the routes that it refuses now and did not before, and vice versa."""
+    changes: set[Unattached] = set()
+    for old, new in changed:
+        before, after = (set(row.refused) if row is not None else set() for row in (old, new))
+        changes |= before ^ after
+    return {each.route[1] for each in changes}
 
 
 def by_grants(reader: Reader, changed: Pairs) -> set[ServiceName]:
@@ -193,12 +238,12 @@ def by_grants(reader: Reader, changed: Pairs) -> set[ServiceName]:
 
 
 def by_services(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """A Service affects the routes that are for it, or lead to it."""
+    """A Service affects the routes that have it as parent or target."""
     return _about(reader, {each.name for pair in changed for each in pair if each is not None})
 
 
 def by_imports(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """An import affects those of the Services that stand for it."""
+    """An import affects the routes of the Services that represent it."""
     return _about(reader, {name for pair in changed for name in names_for_import(reader, *pair)})
 
 
@@ -215,14 +260,14 @@ def by_refusals(reader: Reader, changed: Pairs) -> set[ServiceName]:
 
 
 def by_nodes(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """A node that comes or goes affects the routes that its report names."""
+    """A node that is added or deleted affects the routes that its report names."""
     names = {(old or new).name for old, new in changed if old is None or new is None}
     reports = [report for name in names if (report := reader.get(ROUTE_REFUSALS, name)) is not None]
     return {each.name for report in reports for each in report.routes}
 
 
 def by_observed(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """What the server has of a route is held against what is wanted of it."""
+    """An observed status of a route affects it: the two are compared."""
     return {each.name for pair in changed for each in pair if each is not None and each.kind in KINDS}
 
 

@@ -1,26 +1,40 @@
-"""Routes as Envoy's routes: a list of matches in order, each with what becomes of the request. Pure."""
+"""Converts routes to Envoy's routes: an ordered list of matches, each with its action. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from isthmus.model.routes import BackendRef, HeaderEdit, Match, Mirror, PathEdit, RouteRule, ServiceRef, ValueMatch
+from isthmus import expressions
+from isthmus.model.routes import (
+    RULE,
+    BackendRef,
+    EncodedMatch,
+    HeaderEdit,
+    Match,
+    Mirror,
+    PathEdit,
+    Redirection,
+    Route,
+    RouteRule,
+    ServiceRef,
+    ValueMatch,
+)
 from isthmus.model.xds import Resource
-from isthmus.proxy.attachment import Entry
-from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.delta import MESSAGES
+from isthmus.proxy.messages import duration, embedded, message, packed
 from isthmus.proxy.resources import resource
+from isthmus.proxy.rules import problem
 
 UNRESOLVED: Final = "unresolved"
-"""A cluster that never is: what goes to a reference that does not hold is answered with 500."""
+"""Name of a cluster that never exists: requests for an invalid reference are answered with 500."""
 OVERWRITE, APPEND = "OVERWRITE_IF_EXISTS_OR_ADD", "APPEND_IF_EXISTS_OR_ADD"
 OWN_HEADERS: Final = ("x-envoy-external-address", "x-envoy-internal")
-"""What Envoy would add to a request beside ``x-forwarded-for`` and ``x-forwarded-proto``."""
+"""Headers that Envoy would add to a request, apart from ``x-forwarded-for`` and ``x-forwarded-proto``."""
 CONNECT_RETRIES: Final = 2
-"""Attempts with another backend where none was reached; the request was not sent, so nothing happens twice."""
+"""Retries with another backend if none was reached. The request was not sent, so it is never executed twice."""
 UNSENT: Final = ("connect-failure", "refused-stream")
-"""Failures after which a request is sent again, whatever it is."""
+"""Failures after which any request is safe to retry."""
 PREVIOUS_HOSTS: Final = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 STATUS: Final = {
     301: "MOVED_PERMANENTLY",
@@ -30,53 +44,94 @@ STATUS: Final = {
     308: "PERMANENT_REDIRECT",
 }
 
-Cluster = Callable[[Entry, ServiceRef], str]
-"""The cluster that a reference means, or UNRESOLVED."""
+ROUTE: Final = "envoy.config.route.v3.Route"
+MATCH: Final = "envoy.config.route.v3.RouteMatch"
+HOST: Final = "envoy.config.route.v3.VirtualHost"
+
+Cluster = Callable[[ServiceRef], str]
+"""Function from a reference to the name of its Envoy cluster, or UNRESOLVED."""
 
 
 def cluster_name(service: str, port: int, only: str = "") -> str:
-    """What Envoy's cluster of a port of a Service is called, and its listener and routes; or of one cluster's part."""
+    """Name of a Service port's Envoy cluster, listener and routes. ``only``: of one member's part of the cluster."""
     return f"{service}:{port}@{only}" if only else f"{service}:{port}"
 
 
-def route_configuration(
-    name: str, tried: Sequence[Entry], cluster: Cluster, *, unit: str, default: str = ""
-) -> Resource:
-    """The routes of a port. What nothing matches is answered with 404, or goes to the cluster ``default``."""
-    found = [_route(entry, cluster) for entry in tried]
-    if default:
-        found.append({"name": "default", "match": {"prefix": "/"}, "route": route_action(default)})
-    host = {"name": "all", "domains": ["*"], "routes": found}
-    owner = min((entry.route for entry in tried), key=lambda route: route.created).owner if tried else ""
-    return resource("routes", name, owner, unit, virtual_hosts=[host], request_headers_to_remove=OWN_HEADERS)
+def encoded(route: Route, number: int, rule: RouteRule, cluster: Cluster) -> tuple[Sequence[bytes], str]:
+    """Return a message for each match of a rule, and the reason why Envoy would refuse one, empty if it would not.
+
+    Messages differ only in the match and in a replaced prefix; the rest is encoded and checked once.
+    """
+    same = _bytes(**_rule(rule, cluster))
+    name, grpc = f"{route.owner}{RULE}{number + 1}", route.kind == "GRPCRoute"
+    bodies: list[bytes] = []
+    for match in rule.matches:
+        fields = _match(match, grpc=grpc)
+        bodies.append(same + _bytes(name=name, match=fields, **_prefix_fields(rule, match)))
+        wrong = problem(MATCH, message(MATCH)(**fields).SerializeToString()) if len(bodies) > 1 else ""
+        if wrong := wrong or (problem(ROUTE, bodies[0]) if len(bodies) == 1 else ""):
+            return (), wrong
+    return bodies, ""
 
 
-def _route(entry: Entry, cluster: Cluster) -> dict[str, Any]:
-    rule = entry.rule
-    found: dict[str, Any] = {"name": entry.name, "match": _match(entry.match, grpc=entry.route.kind == "GRPCRoute")}
-    found |= _edited(rule.request, rule.response)
+def _bytes(**fields: Any) -> bytes:
+    encoded_route: bytes = message(ROUTE)(**fields).SerializeToString(deterministic=True)
+    return encoded_route
+
+
+def route_configuration(name: str, tried: Sequence[EncodedMatch], *, owner: str, unit: str) -> Resource:
+    """Return the routes of a port from encoded matches, in the order in which they are tried. Without a match: 404.
+
+    They are joined as bytes: building and checking the messages of thousands of matches would take seconds.
+    """
+    host: bytes = message(HOST)(name="all", domains=["*"]).SerializeToString(deterministic=True)
+    field = message(HOST).DESCRIPTOR.fields_by_name["routes"].number
+    host += b"".join(embedded(field, each.body) for each in tried)
+    field = message(MESSAGES["routes"]).DESCRIPTOR.fields_by_name["virtual_hosts"].number
+    more = embedded(field, host)
+    return resource("routes", name, owner, unit, joined=more, request_headers_to_remove=OWN_HEADERS)
+
+
+def _rule(rule: RouteRule, cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of a rule's route that do not depend on the match."""
+    fields = _edited(rule.request, rule.response)
     weighted = [each for each in rule.backends if each.weight]
     if rule.redirect is not None:
-        return found | {"redirect": _redirect(rule, entry.match)}
+        return fields | {"redirect": _redirect(rule.redirect)}
     if not weighted:
-        return found | {"direct_response": {"status": 500}}
-    action = route_action("") | _patience(rule) | _rewrite(rule, entry.match)
+        return fields | {"direct_response": {"status": 500}}
+    action = route_action("") | _patience(rule) | _rewrite(rule)
     if rule.mirrors:
-        action["request_mirror_policies"] = [_mirror(each, cluster(entry, each.to)) for each in rule.mirrors]
+        action["request_mirror_policies"] = [_mirror(each, cluster(each.to)) for each in rule.mirrors]
     if len(weighted) == 1:
         [backend] = weighted
-        found |= _edited(_joined(rule.request, backend.request), _joined(rule.response, backend.response))
-        return found | {"route": action | {"cluster": cluster(entry, backend.to)}}
-    clusters = [_weighted(each, cluster(entry, each.to)) for each in weighted]
-    return found | {"route": action | {"weighted_clusters": {"clusters": clusters}}}
+        fields |= _edited(_joined(rule.request, backend.request), _joined(rule.response, backend.response))
+        return fields | {"route": action | {"cluster": cluster(backend.to)}}
+    clusters = [_weighted(each, cluster(each.to)) for each in weighted]
+    return fields | {"route": action | {"weighted_clusters": {"clusters": clusters}}}
+
+
+def _prefix_fields(rule: RouteRule, match: Match) -> dict[str, Any]:
+    """Return the action field that replaces the matched prefix; empty if the rule does not."""
+    if rule.redirect is not None:
+        path, action = rule.redirect.path, "redirect"
+    else:
+        path, action = rule.rewrite.path if rule.rewrite is not None else None, "route"
+    if (
+        path is None
+        or path.type != "ReplacePrefixMatch"
+        or (action == "route" and not any(b.weight for b in rule.backends))
+    ):
+        return {}
+    return {action: edit} if (edit := _prefix_edit(path, match)) else {}
 
 
 def route_action(
     cluster: str, *, retry_on: Iterable[str] = UNSENT, attempts: int = CONNECT_RETRIES, **more: Any
 ) -> dict[str, Any]:
-    """What all actions have. A client's address is hashed only for clusters that balance by it.
+    """Return the fields that all route actions share. The hash of the client's address matters only to Maglev clusters.
 
-    ``more``: fields of the retries.
+    ``more``: fields of the retry policy.
     """
     fields: dict[str, Any] = {"cluster": cluster} if cluster else {}
     return fields | {
@@ -99,12 +154,12 @@ def _retry_policy(on: Iterable[str], attempts: int, **more: Any) -> dict[str, An
 
 
 def _patience(rule: RouteRule) -> dict[str, Any]:
-    found: dict[str, Any] = {"timeout": duration(rule.timeout)}
+    fields: dict[str, Any] = {"timeout": duration(rule.timeout)}
     more: dict[str, Any] = {}
     if rule.backend_timeout:
         more["per_try_timeout"] = duration(rule.backend_timeout)
     if rule.retries is None:
-        return found | {"retry_policy": _retry_policy(UNSENT, CONNECT_RETRIES, **more)}
+        return fields | {"retry_policy": _retry_policy(UNSENT, CONNECT_RETRIES, **more)}
     on = [*UNSENT, "reset"]
     if rule.retries.codes:
         on.append("retriable-status-codes")
@@ -112,44 +167,44 @@ def _patience(rule: RouteRule) -> dict[str, Any]:
     if rule.retries.backoff:
         backoff = duration(rule.retries.backoff)
         more["retry_back_off"] = {"base_interval": backoff, "max_interval": duration(rule.retries.backoff * 10)}
-    return found | {"retry_policy": _retry_policy(on, rule.retries.attempts, **more)}
+    return fields | {"retry_policy": _retry_policy(on, rule.retries.attempts, **more)}
 
 
 def _weighted(backend: BackendRef, cluster: str) -> dict[str, Any]:
-    found = {"name": cluster, "weight": {"value": backend.weight}}
-    return found | _edited(backend.request, backend.response)
+    fields = {"name": cluster, "weight": {"value": backend.weight}}
+    return fields | _edited(backend.request, backend.response)
 
 
 def _mirror(mirror: Mirror, cluster: str) -> dict[str, Any]:
-    """Envoy counts in parts of a million at most."""
+    """Return the policy of a mirror, in millionths, the smallest unit of Envoy."""
     millionths = round(1_000_000 * mirror.numerator / mirror.denominator)
     fraction = {"numerator": millionths, "denominator": "MILLION"}
     return {"cluster": cluster, "runtime_fraction": {"default_value": fraction}}
 
 
 def _match(match: Match, *, grpc: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"grpc": {}} if grpc else {}
+    fields: dict[str, Any] = {"grpc": {}} if grpc else {}
     prefix = match.path.rstrip("/")
     if match.path_type == "Exact":
-        found["path"] = match.path
+        fields["path"] = match.path
     elif match.path_type == "RegularExpression":
-        found["safe_regex"] = {"regex": match.path}
+        fields["safe_regex"] = {"regex": match.path}
     elif prefix:
-        found["path_separated_prefix"] = prefix
+        fields["path_separated_prefix"] = prefix
     else:
-        found["prefix"] = "/"
+        fields["prefix"] = "/"
     headers = [{"name": each.name, "string_match": _text(each)} for each in match.headers]
     if match.method:
         headers.append({"name": ":method", "string_match": {"exact": match.method}})
     if headers:
-        found["headers"] = headers
+        fields["headers"] = headers
     if match.query:
-        found["query_parameters"] = [{"name": each.name, "string_match": _text(each)} for each in match.query]
-    return found
+        fields["query_parameters"] = [{"name": each.name, "string_match": _text(each)} for each in match.query]
+    return fields
 
 
-def _text(wanted: ValueMatch) -> dict[str, Any]:
-    return {"safe_regex": {"regex": wanted.value}} if wanted.regex else {"exact": wanted.value}
+def _text(condition: ValueMatch) -> dict[str, Any]:
+    return {"safe_regex": {"regex": condition.value}} if condition.regex else {"exact": condition.value}
 
 
 def _joined(first: HeaderEdit, second: HeaderEdit) -> HeaderEdit:
@@ -157,62 +212,56 @@ def _joined(first: HeaderEdit, second: HeaderEdit) -> HeaderEdit:
 
 
 def _edited(request: HeaderEdit, response: HeaderEdit) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for direction, edit in (("request", request), ("response", response)):
         options = [_header(name, value, OVERWRITE) for name, value in edit.set]
         options += [_header(name, value, APPEND) for name, value in edit.add]
         if options:
-            found[f"{direction}_headers_to_add"] = options
+            fields[f"{direction}_headers_to_add"] = options
         if edit.remove:
-            found[f"{direction}_headers_to_remove"] = edit.remove
-    return found
+            fields[f"{direction}_headers_to_remove"] = edit.remove
+    return fields
 
 
 def _header(name: str, value: str, action: str) -> dict[str, Any]:
-    """A literal header: Envoy would take a percent sign for one of its commands."""
+    """Return a literal header. Percent signs are escaped, which Envoy would read as format commands."""
     header = {"key": name, "value": value.replace("%", "%%")}
     return {"header": header, "append_action": action, "keep_empty_value": True}
 
 
-def _redirect(rule: RouteRule, match: Match) -> dict[str, Any]:
-    assert rule.redirect is not None
-    to = rule.redirect
-    found: dict[str, Any] = {"response_code": STATUS[to.status]}
-    if to.scheme:
-        found["scheme_redirect"] = to.scheme
-    if to.host:
-        found["host_redirect"] = to.host
-    if to.port:
-        found["port_redirect"] = to.port
-    if to.path is not None and to.path.type == "ReplaceFullPath":
-        found["path_redirect"] = to.path.value or "/"
-    elif to.path is not None:
-        found |= _prefix_edit(to.path, match)
-    return found
+def _redirect(redirection: Redirection) -> dict[str, Any]:
+    fields: dict[str, Any] = {"response_code": STATUS[redirection.status]}
+    if redirection.scheme:
+        fields["scheme_redirect"] = redirection.scheme
+    if redirection.host:
+        fields["host_redirect"] = redirection.host
+    if redirection.port:
+        fields["port_redirect"] = redirection.port
+    if redirection.path is not None and redirection.path.type == "ReplaceFullPath":
+        fields["path_redirect"] = redirection.path.value or "/"
+    return fields
 
 
-def _rewrite(rule: RouteRule, match: Match) -> dict[str, Any]:
+def _rewrite(rule: RouteRule) -> dict[str, Any]:
     if rule.rewrite is None:
         return {}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if rule.rewrite.host:
-        found["host_rewrite_literal"] = rule.rewrite.host
+        fields["host_rewrite_literal"] = rule.rewrite.host
     path = rule.rewrite.path
     if path is not None and path.type == "ReplaceFullPath":
-        found["regex_rewrite"] = _regex_edit(".*", path.value or "/")
-    elif path is not None:
-        found |= _prefix_edit(path, match)
-    return found
+        fields["regex_rewrite"] = _regex_edit(".*", path.value or "/")
+    return fields
 
 
 def _prefix_edit(path: PathEdit, match: Match) -> dict[str, Any]:
-    """The prefix in place of the one that matched. Without it, or with '/', no slash is doubled."""
+    """Return the rewrite of the matched prefix. If either prefix is empty or '/', no slash is doubled."""
     prefix, new = match.path.rstrip("/"), path.value.rstrip("/")
     if not prefix:
         return {"regex_rewrite": _regex_edit("^/*", f"{new}/")} if new else {}
     if new:
         return {"prefix_rewrite": new}
-    return {"regex_rewrite": _regex_edit(f"^{re.escape(prefix)}/*", "/")}
+    return {"regex_rewrite": _regex_edit(f"^{expressions.literal(prefix)}/*", "/")}
 
 
 def _regex_edit(pattern: str, value: str) -> dict[str, Any]:

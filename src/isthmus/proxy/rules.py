@@ -1,31 +1,33 @@
-"""What Envoy would refuse in a message, found before it is sent.
+"""Validates messages by the rules of Envoy's API, before they are sent.
 
-Envoy's API carries rules of validation as options of its fields (protoc-gen-validate, ``validate/validate.proto``).
-:func:`problems` applies those that its messages use, nested messages and known extensions included, so that one bad
-object is kept back here. Rules that are only in Envoy's code are not seen: what breaks one is found by its NACK.
+Envoy's API carries validation rules as options of its fields (protoc-gen-validate, ``validate/validate.proto``). This
+module applies the rules that its messages use, including nested messages and known extensions, so that an invalid
+object is held back. Rules that exist only in Envoy's code are not known here; Envoy's NACK reports their violation.
 """
 
 from __future__ import annotations
 
 import operator
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError
-
+from isthmus.bounds import Syntax
 from isthmus.proxy.messages import message, required_oneofs, rules_by_field, unpacked
 
+if TYPE_CHECKING:  # the library is imported with the first message: commands use pure functions of this package
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
 ANY: Final = "google.protobuf.Any"
+MAX_TEXT: Final = 16_384
+"""Characters up to which a text is matched: more than a route can have."""
 HEADERS: Final = {
-    (1, True): re.compile(r":?[0-9a-zA-Z!#$%&'*+\-.^_|~`]+\Z"),
-    (1, False): re.compile(r"[^\x00\n\r]+\Z"),
-    (2, True): re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*\Z"),
-    (2, False): re.compile(r"[^\x00\n\r]*\Z"),
+    (1, True): Syntax(r":?[0-9a-zA-Z!#$%&'*+\-.^_|~`]+", most=MAX_TEXT, meaning="the name of a header"),
+    (1, False): Syntax(r"[^\x00\n\r]+", most=MAX_TEXT, meaning="the name of a header"),
+    (2, True): Syntax(r"[^\x00-\x08\x0a-\x1f\x7f]*", most=MAX_TEXT, meaning="the value of a header"),
+    (2, False): Syntax(r"[^\x00\n\r]*", most=MAX_TEXT, meaning="the value of a header"),
 }
-"""By ``KnownRegex`` (1 a header's name, 2 its value) and whether it is strict, as validate.proto defines them."""
+"""Syntax for each ``KnownRegex`` (1 header name, 2 header value) and ``strict``, as defined in validate.proto."""
 
 BOUNDS: Final[dict[str, tuple[str, Callable[[Any, Any], bool]]]] = {
     "gt": ("greater than", operator.gt),
@@ -36,15 +38,15 @@ BOUNDS: Final[dict[str, tuple[str, Callable[[Any, Any], bool]]]] = {
 }
 
 Check = Callable[[Any], str]
-"""What is wrong with a value, as the end of a sentence; empty: nothing."""
+"""Function from a value to its problem as the end of a sentence; empty if it is valid."""
 
 
 class Rules(NamedTuple):
-    """The rules of one field: of whether it is there, of the value as a whole, of each item, key or nested message."""
+    """Rules of one field: of its presence, its whole value, each of its items, and nested messages."""
 
     required: bool
     whole: tuple[Check, ...]
-    each: tuple[Check, ...]
+    per_item: tuple[Check, ...]
     descend: bool
 
 
@@ -52,88 +54,119 @@ NONE: Final = Rules(False, (), (), True)
 
 
 def problem(type_name: str, body: bytes) -> str:
-    """The first error for which Envoy would refuse an encoded message of that type; empty where there is none."""
+    """Return the first error for which Envoy would refuse an encoded message of a type; empty if it is valid."""
+    from google.protobuf.message import DecodeError
+
     try:
         decoded = message(type_name).FromString(body)
     except KeyError:
         return f"{type_name}: not a message of Envoy's that is known here"
-    except DecodeError as why:
-        return f"{type_name}: {why}"
-    return next(problems(decoded), "")
+    except DecodeError as error:
+        return f"{type_name}: {error}"
+    broken = _first(decoded)
+    return f"{broken[0] or decoded.DESCRIPTOR.name}: {broken[1]}" if broken is not None else ""
 
 
-def problems(checked: Any, path: str = "") -> Iterator[str]:
-    """What breaks a rule, each as '<field path>: <what is wrong>'."""
-    descriptor = checked.DESCRIPTOR
-    if descriptor.full_name == ANY:
-        yield from _in_any(checked, path)
-        return
-    for oneof in _oneofs(descriptor):
+Problem = tuple[str, str]
+"""Path of a field that breaks a rule, and the problem."""
+
+
+class Checks(NamedTuple):
+    """Compiled checks of a message type. Only fields that are set are visited: in most messages, few."""
+
+    oneofs: tuple[str, ...]
+    required: tuple[str, ...]
+    always: tuple[tuple[str, tuple[Check, ...]], ...]
+    """Fields whose whole value is checked even if it is the default."""
+    set_fields: Mapping[int, tuple[FieldDescriptor, Rules]]
+    """Rules of fields that are checked only if set, by number."""
+
+
+def _first(checked: Any) -> Problem | None:
+    """Return the first rule that a message breaks."""
+    checks = _checks(checked.DESCRIPTOR)
+    for oneof in checks.oneofs:
         if checked.WhichOneof(oneof) is None:
-            yield f"{path or descriptor.name}: one of {oneof} is required"
-    for field, rules in _fields(descriptor):
-        where = f"{path}.{field.name}" if path else field.name
-        repeated = field.is_repeated
-        there = len(getattr(checked, field.name)) > 0 if repeated else _has(checked, field)
-        if rules.required and not there and not _is_choice(field):
-            yield f"{where}: is required"
-        if there or not field.has_presence:
-            yield from _of_value(getattr(checked, field.name), field, rules, where, repeated=repeated)
+            return "", f"one of {oneof} is required"
+    for name in checks.required:
+        if not _has(checked, name):
+            return name, "is required"
+    for name, whole in checks.always:
+        value = getattr(checked, name)
+        for check in whole:
+            if wrong := check(value):
+                return name, wrong
+    set_fields = checks.set_fields
+    for field, value in checked.ListFields():
+        if (checked_field := set_fields.get(field.number)) is not None and (
+            broken := _of_value(value, *checked_field)
+        ) is not None:
+            return broken
+    return None
 
 
-def _of_value(value: Any, field: FieldDescriptor, rules: Rules, where: str, *, repeated: bool) -> Iterator[str]:
-    yield from (f"{where}: {wrong}" for check in rules.whole if (wrong := check(value)))
-    if not repeated:
-        if field.message_type is not None and rules.descend:
-            yield from problems(value, where)
-        return
+def _of_value(value: Any, field: FieldDescriptor, rules: Rules) -> Problem | None:
+    """Return the first rule that a field with a value breaks."""
+    if not field.is_repeated:
+        if field.has_presence:
+            for check in rules.whole:
+                if wrong := check(value):
+                    return field.name, wrong
+        return _nested(field.name, value) if field.message_type is not None and rules.descend else None
+    descend = rules.descend and field.message_type is not None
     for label, item in _items(value, field):
-        yield from (f"{where}[{label}]: {wrong}" for check in rules.each if (wrong := check(item)))
-        if hasattr(item, "DESCRIPTOR") and rules.descend:
-            yield from problems(item, f"{where}[{label}]")
+        for check in rules.per_item:
+            if wrong := check(item):
+                return f"{field.name}[{label}]", wrong
+        if descend and hasattr(item, "DESCRIPTOR") and (broken := _nested(f"{field.name}[{label}]", item)) is not None:
+            return broken
+    return None
+
+
+def _nested(where: str, value: Any) -> Problem | None:
+    if value.DESCRIPTOR.full_name == ANY:
+        from google.protobuf.message import DecodeError
+
+        try:
+            inner = unpacked(value)
+        except DecodeError as error:
+            return where, str(error)
+        if inner is None:
+            return None
+        where, value = f"{where}({inner.DESCRIPTOR.name})", inner
+    if (broken := _first(value)) is None:
+        return None
+    return f"{where}.{broken[0]}" if broken[0] else where, broken[1]
 
 
 def _items(value: Any, field: FieldDescriptor) -> Iterable[tuple[Any, Any]]:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return list(value.items())
-    return list(enumerate(value))
+    return enumerate(value)
 
 
-def _in_any(checked: Any, path: str) -> Iterator[str]:
-    try:
-        inner = unpacked(checked)
-    except DecodeError as why:
-        yield f"{path}: {why}"
-        return
-    if inner is not None:
-        yield from problems(inner, f"{path}({inner.DESCRIPTOR.name})")
-
-
-def _is_choice(field: FieldDescriptor) -> bool:
-    """Whether a field is one of a oneof: it is required only if it is the one that was chosen."""
-    return field.containing_oneof is not None
-
-
-def _has(checked: Any, field: FieldDescriptor) -> bool:
-    return bool(checked.HasField(field.name)) if field.has_presence else bool(getattr(checked, field.name))
+def _has(checked: Any, name: str) -> bool:
+    field = checked.DESCRIPTOR.fields_by_name[name]
+    return bool(checked.HasField(name)) if field.has_presence else bool(getattr(checked, name))
 
 
 @cache
-def _oneofs(descriptor: Descriptor) -> tuple[str, ...]:
-    required = required_oneofs()
-    return tuple(o.name for o in descriptor.oneofs if f"{descriptor.full_name}.{o.name}" in required)
-
-
-@cache
-def _fields(descriptor: Descriptor) -> tuple[tuple[FieldDescriptor, Rules], ...]:
-    """The fields that have rules or messages to look into."""
-    found = []
+def _checks(descriptor: Descriptor) -> Checks:
+    """Compile the checks of a message type."""
+    oneofs, required, always, set_fields = [], [], [], {}
+    for oneof in descriptor.oneofs:
+        if f"{descriptor.full_name}.{oneof.name}" in required_oneofs():
+            oneofs.append(oneof.name)
     for field in descriptor.fields:
         options = rules_by_field().get(f"{descriptor.full_name}.{field.name}")
         rules = _compiled(options, field) if options is not None else NONE
-        if rules is not NONE or field.message_type is not None:
-            found.append((field, rules))
-    return tuple(found)
+        if rules.required and field.containing_oneof is None:  # else only if it is the one that was chosen
+            required.append(field.name)
+        if rules.whole and not field.has_presence:
+            always.append((field.name, rules.whole))
+        if (field.message_type is not None and rules.descend) or rules.per_item or (rules.whole and field.has_presence):
+            set_fields[field.number] = field, rules
+    return Checks(tuple(oneofs), tuple(required), tuple(always), set_fields)
 
 
 def _compiled(options: Any, field: FieldDescriptor) -> Rules:
@@ -144,8 +177,8 @@ def _compiled(options: Any, field: FieldDescriptor) -> Rules:
         return Rules(required, (), (), descend)
     rules = getattr(options, kind)
     if kind == "repeated":
-        each = _scalar_checks(rules.items, field)
-        return Rules(required, tuple(_of_repeated(rules)), tuple(each), descend)
+        item_checks = _scalar_checks(rules.items, field)
+        return Rules(required, tuple(_of_repeated(rules)), tuple(item_checks), descend)
     if kind == "map":
         return Rules(required, tuple(_at_least(rules, "min_pairs")), (), descend)
     if kind in ("any", "duration"):
@@ -209,8 +242,10 @@ def _of_text(rules: Any) -> Iterator[Check]:
     if rules.HasField("max_bytes"):
         yield _unless(lambda value: len(value.encode()) <= rules.max_bytes, f"is longer than {rules.max_bytes} bytes")
     if rules.HasField("pattern"):
-        pattern = re.compile(rules.pattern)
-        yield _unless(lambda value: pattern.search(value) is not None, f"does not match {pattern.pattern}")
+        syntax = Syntax(rules.pattern, most=MAX_TEXT, meaning=f"of the form {rules.pattern}")
+        yield _unless(
+            lambda value: len(value) <= MAX_TEXT and syntax.search(value) is not None, f"does not match {rules.pattern}"
+        )
     if rules.HasField("prefix"):
         yield _unless(lambda value: value.startswith(rules.prefix), f"does not begin with {rules.prefix}")
     if rules.HasField("suffix"):
@@ -219,13 +254,13 @@ def _of_text(rules: Any) -> Iterator[Check]:
         yield _unless(lambda value: value in choices, f"is none of {', '.join(choices)}")
     if rules.WhichOneof("well_known") == "well_known_regex":
         header = HEADERS[rules.well_known_regex, rules.strict]
-        yield _unless(lambda value: not value or header.match(value) is not None, "is no valid header")
+        yield _unless(lambda value: not value or header.fits(value), "is no valid header")
 
 
 def _of_enum(rules: Any, field: FieldDescriptor) -> Iterator[Check]:
     if rules.defined_only and field.enum_type is not None:
-        known = field.enum_type.values_by_number
-        yield _unless(lambda value: value in known, "is no value of its enum")
+        numbers = field.enum_type.values_by_number
+        yield _unless(lambda value: value in numbers, "is no value of its enum")
     if refused := tuple(rules.not_in):
         yield _unless(lambda value: value not in refused, f"may not be one of {refused}")
 
@@ -242,9 +277,10 @@ def _bounded(holds: Callable[[Any, Any], bool], value_of: Callable[[Any], Any], 
 
 
 def _number(value: Any) -> Any:
-    """Wrapped numbers (``google.protobuf.UInt32Value``) have the rules of what they wrap."""
+    """Unwrap a number (``google.protobuf.UInt32Value``), to which the rules of the number apply."""
     return value.value if hasattr(value, "DESCRIPTOR") else value
 
 
 def _seconds(value: Any) -> float:
-    return int(value.seconds) + int(value.nanos) / 1e9
+    seconds: float = value.seconds + value.nanos / 1e9
+    return seconds

@@ -1,4 +1,4 @@
-"""One gRPC method on a unix socket of this user: how Envoy reaches a server of ours."""
+"""Serves one gRPC method on a unix socket of this user, to which Envoy connects."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Final
 import grpc
 
 STOP_GRACE: Final = 0.2
-"""Seconds that open streams have when the server stops; Envoy connects again."""
+"""Seconds that open streams get when the server stops. Envoy connects again."""
 
 
 @asynccontextmanager
 async def serving(
     socket: Path, service: str, method: str, handler: grpc.RpcMethodHandler[Any, Any], *, max_streams: int
 ) -> AsyncIterator[None]:
-    """Serve within the context; nobody but this user can connect. ``max_streams``: at once, of each connection.
+    """Serve within the context. Only this user can connect. ``max_streams``: concurrent streams of each connection.
 
-    Any number of pings is taken: gRPC would end an idle connection with the third in five minutes, and Envoy sends one
-    every few seconds.
+    Any number of pings is accepted: by default gRPC ends an idle connection at the third ping in five minutes, and
+    Envoy sends one every few seconds.
     """
     socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     server = grpc.aio.server(options=[("grpc.max_concurrent_streams", max_streams), ("grpc.http2.max_ping_strikes", 0)])

@@ -1,13 +1,13 @@
 """Keeps one Envoy running for a directory, and replaces it without a refused call.
 
-The contract is files. ``bootstrap.json`` is there while an Envoy is wanted, and is what it starts with; the agent or a
-gateway writes and removes it. This process runs in a unit of its own, so Envoy outlives them. Each Envoy has
-an admin socket ``admin-*.sock`` there.
+The interface is files. The agent or a gateway writes ``bootstrap.json`` while it needs an Envoy, which starts with that
+bootstrap, and removes it afterwards. This process runs in a unit of its own, so Envoy outlives them. Each Envoy has an
+admin socket ``admin-*.sock`` in the directory.
 
-Replacement: listeners have ``reuse_port``, so a second process is started on the same ports; when it has its listeners
-the first is drained, and ends when its connections have, or after a limit. A successor that does not get its
-configuration is given up, and the first goes on. The same takes over from an Envoy that a killed supervisor left
-behind, and from a second supervisor: whoever wrote the file ``owner`` last decides, the other only waits.
+Replacement: listeners have ``reuse_port``, so a second process starts on the same ports. When it has its listeners, the
+first is drained, and ends when its connections have, or after a limit. A successor that does not get its configuration
+is stopped, and the first continues. An Envoy that a killed supervisor left behind is replaced in the same way. Of two
+supervisors, the one that wrote the file ``owner`` last acts, and the other only waits for its processes to end.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from isthmus import logs
+from isthmus import logs, statefile
 from isthmus.proxy.bootstrap import BOOTSTRAP
 from isthmus.proxy.filtering import UplinkFilter
 from isthmus.proxy.process import Admin, Envoy, admins
 from isthmus.proxy.steering import Steering
+from isthmus.running import Tasks
 from isthmus.statedb import Backoff, Retry
 
 OWNER: Final = "owner"
 POLL: Final = 0.2
 """Seconds between looks at the directory."""
 ACCEPT_TIME: Final = 0.5
-"""Seconds in which a process that gets no new connections accepts those that wait in its queues."""
+"""Seconds for a process that gets no new connections to accept those in its queues."""
 SETTLED: Final = 10.0
-"""Seconds after which an Envoy that ends is started again at once; sooner, with growing pauses from the second time."""
+"""Seconds of life after which an ended Envoy is restarted at once; before, with growing pauses from the second time."""
 
 DESCRIPTORS: Final = 65_536
-"""Open files that an Envoy may need: one for each listener, address and worker, two for each connection."""
+"""File descriptors that an Envoy may need: one for each listener, address and worker, two for each connection."""
 
 log = logs.get("envoy")
 
@@ -48,44 +49,44 @@ Step = Literal["keep", "start", "replace", "stop"]
 
 
 class Settings(NamedTuple):
-    """How Envoys are run."""
+    """Settings of the Envoys of a directory."""
 
     program: Path
     directory: Path
     concurrency: int = 2
     drain_time: float = 5.0
-    """Seconds in which clients are asked to leave a process that is replaced; then it stops listening."""
+    """Seconds during which a replaced process asks clients to leave before it stops listening."""
     drain_limit: float = 600.0
     """Seconds after which connections that are still open are cut."""
     uplinks: tuple[str, ...] = ()
-    """Interfaces on which calls are dropped."""
+    """Interfaces whose packets are dropped."""
     ready_timeout: float = 30.0
-    """Seconds in which a successor has to get its listeners: twice Envoy's own patience with its discovery service."""
+    """Seconds for a successor to get its listeners: twice Envoy's own timeout of its discovery service."""
 
 
 class SupervisorStats(Struct, frozen=True, gc=False):
-    """What runs, and what was done since the start."""
+    """Running processes, and counts since the start."""
 
     running: int
-    """Process id of the Envoy that serves; 0: none."""
+    """Process id of the serving Envoy; 0 if none."""
     draining: int
     started: int
     died: int
     outcome: str
-    """What was done last, as a sentence."""
+    """The last action, as a sentence."""
 
 
-def decide(*, wanted: str, serving: str | None, alive: bool, asked: bool) -> Step:
-    """What to do next. ``wanted`` and ``serving`` are digests of bootstraps; '' where none is wanted."""
-    if not wanted:
+def decide(*, desired: str, serving: str | None, alive: bool, asked: bool) -> Step:
+    """Return the next step. ``desired`` and ``serving`` are digests of bootstraps; ``desired`` is '' for no Envoy."""
+    if not desired:
         return "stop" if serving is not None else "keep"
     if serving is None or not alive:
         return "start"
-    return "replace" if asked or serving != wanted else "keep"
+    return "replace" if asked or serving != desired else "keep"
 
 
 class Supervisor:
-    """Runs the Envoy of one directory; :meth:`run` until cancelled, :meth:`replace` to put a new process in."""
+    """Runs the Envoy of one directory: :meth:`run` until cancelled; :meth:`replace` starts a new process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -94,7 +95,7 @@ class Supervisor:
         self._serving: Envoy | None = None
         self._draining: set[asyncio.Task[None]] = set()
         self._alive: list[Envoy] = []
-        """Every process that was started and had not ended when the last one was."""
+        """Processes started here that were running at the last start."""
         self._leftovers: list[Admin] = []
         self._asked = False
         self._wake = asyncio.Event()
@@ -108,39 +109,44 @@ class Supervisor:
         return f"<Supervisor {self._settings.directory}: {self._outcome}>"
 
     def stats(self) -> SupervisorStats:
-        """Numbers since it was made."""
+        """Return the state and the counts since the start."""
         running = self._serving.pid if self._serving is not None else 0
         return SupervisorStats(running, len(self._draining), self._started, self._died, self._outcome)
 
     def replace(self) -> None:
-        """Put a second process in the place of the one that serves, as after its program was replaced."""
+        """Replace the serving process, for example after an upgrade of its program."""
         self._asked = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep it running. When cancelled, drain what serves, unless another supervisor has taken over."""
+        """Keep an Envoy running. When cancelled, drain it, unless another supervisor has taken over."""
         directory = self._settings.directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        if 0 <= most < DESCRIPTORS:  # negative: without limit
+        if 0 <= most < DESCRIPTORS:  # negative means unlimited
             log.warning(
                 "Envoy will refuse calls for want of descriptors: raise LimitNOFILE", limit=most, wanted=DESCRIPTORS
             )
-        (directory / OWNER).write_text(self._token)
+        statefile.replace(directory / OWNER, self._token.encode())
         self._leftovers = await _leftovers(directory)
         try:
-            while self._owns():
-                await self._step()
-                self._filter()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):
-                        await self._wake.wait()
-                self._wake.clear()
+            async with Tasks() as tasks:  # a step that raises is repeated and ends no Envoy
+                tasks.start("steps", self._keep, ends=True)
             self._outcome = "another supervisor has taken over: waits for its own processes to end"
             await self._ended()
         finally:
             await asyncio.shield(self._shutdown())
+
+    async def _keep(self) -> None:
+        """Repeat steps until another supervisor takes over."""
+        while self._owns():
+            await self._step()
+            self._filter()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL):
+                    await self._wake.wait()
+            self._wake.clear()
 
     def _owns(self) -> bool:
         try:
@@ -149,9 +155,9 @@ class Supervisor:
             return True
 
     async def _step(self) -> None:
-        serving, wanted = self._serving, self._wanted()
+        serving, desired = self._serving, self._desired_digest()
         step = decide(
-            wanted=wanted,
+            desired=desired,
             serving=serving.digest if serving is not None else None,
             alive=serving is not None and serving.alive,
             asked=self._asked,
@@ -169,21 +175,21 @@ class Supervisor:
             self._serving = None
             self._report("no Envoy is wanted: what served is drained")
         elif step == "start" and not self._leftovers:
-            await self._start(wanted)
+            await self._start(desired)
         elif step != "keep":
-            await self._replace(wanted, serving)
+            await self._replace(desired, serving)
 
-    async def _start(self, wanted: str) -> None:
-        """Nothing serves, so there is nothing to lose: it serves as soon as it can."""
+    async def _start(self, desired: str) -> None:
+        """Start an Envoy while none serves, so without waiting until it is ready."""
         if self._retry.attempts > 1:
             await self._retry.pause()
         self._asked = False
-        self._serving = await self._launched(wanted)
+        self._serving = await self._launched(desired)
         self._report(f"Envoy {self._serving.pid} started")
 
-    async def _replace(self, wanted: str, before: Envoy | None) -> None:
+    async def _replace(self, desired: str, before: Envoy | None) -> None:
         self._asked = False
-        started = await self._launched(wanted)
+        started = await self._launched(desired)
         if not await started.ready(self._settings.ready_timeout):
             await started.stop()
             self._asked = True
@@ -197,15 +203,15 @@ class Supervisor:
         self._leftovers = []
         self._report(f"Envoy {started.pid} serves in place of another, which is drained")
 
-    async def _hand_over(self, to: Envoy, before: Envoy | None, leftovers: Sequence[Admin]) -> None:
-        """New connections go to the successor first; then what served is drained."""
+    async def _hand_over(self, successor: Envoy, before: Envoy | None, leftovers: Sequence[Admin]) -> None:
+        """Steer new connections to the successor, then drain the predecessors."""
         earlier: list[Envoy | Admin] = [*([before] if before is not None else []), *leftovers]
-        steering = Steering(to.pid, [each.pid for each in earlier])
+        steering = Steering(successor.pid, [each.pid for each in earlier])
         await self._drain_all(earlier, after=ACCEPT_TIME)
         steering.end()
 
     async def _drain_all(self, earlier: Sequence[Envoy | Admin], *, after: float = 0.0) -> None:
-        """Drain them; when this is cancelled, end them at once, since no other task would."""
+        """Drain predecessors. When cancelled, end them at once, since no other task would."""
         settings = self._settings
         try:
             await asyncio.sleep(after)
@@ -229,17 +235,17 @@ class Supervisor:
         )
         try:
             started = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # a process that is not known here would serve for ever
+        except asyncio.CancelledError:  # an untracked process would serve forever
             await (await starting).stop()
             raise
         self._alive = [*(each for each in self._alive if each.alive), started]
         return started
 
     def _filter(self) -> None:
-        """Also of those that are drained: their configuration follows the discovery service to the end."""
+        """Filter the listeners of all running Envoys, since draining ones still get new listeners."""
         self._uplinks.look(each.pid for each in self._alive if each.alive)
 
-    def _wanted(self) -> str:
+    def _desired_digest(self) -> str:
         try:
             return blake2b((self._settings.directory / BOOTSTRAP).read_bytes(), digest_size=8).hexdigest()
         except OSError:
@@ -260,6 +266,10 @@ class Supervisor:
             await asyncio.wait(self._draining)
 
     async def _shutdown(self) -> None:
+        if not self._owns():
+            # The other supervisor drains them and ends them after its limit: a kubelet ends the earlier pod at once.
+            await self._ended()
+            return
         for task in tuple(self._draining):
             task.cancel()
         if self._draining:
@@ -273,11 +283,11 @@ class Supervisor:
 
 
 async def _leftovers(directory: Path) -> list[Admin]:
-    """Envoys of an earlier supervisor that still answer; sockets of others are removed."""
-    found = []
+    """Return the Envoys of an earlier supervisor that still answer; remove the sockets of others."""
+    running = []
     for admin in admins(directory):
         if await admin.state() is not None:
-            found.append(admin)
+            running.append(admin)
         else:
             admin.path.unlink(missing_ok=True)
-    return found
+    return running

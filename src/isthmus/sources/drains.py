@@ -1,24 +1,29 @@
 """Drain objects as rows, and the object for a drain that a command asks for.
 
 Clusters and nodes are drained from the namespace that Isthmus runs in, since whoever may write there runs Isthmus
-anyway; a Service from its own namespace. What is wrong with an object becomes a field of its row, which its status
-then names.
+anyway; a Service from its own namespace. An invalid object is a row whose field ``invalid`` gives the reason,
+which its status shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final, get_args
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.kube.objects import drains as wire
 from isthmus.model.drains import Drain, DrainKind, DrainRequest
 from isthmus.model.names import valid_cluster
 from isthmus.sources.normal import name_of
-from isthmus.times import parse, timestamp
+from isthmus.times import timestamp
 
 KINDS: Final = get_args(DrainKind)
 MAX_SECONDS: Final = 604_800
 """A week."""
+MAX_NAME: Final = 253
+"""Characters of an object's name."""
 
 
 class Invalid(Exception):  # noqa: N818 about the object, not about us
@@ -26,82 +31,98 @@ class Invalid(Exception):  # noqa: N818 about the object, not about us
 
 
 def request(namespace: str) -> Callable[[wire.Drain], DrainRequest]:
-    """The conversion of Drain objects; ``namespace``: that of Isthmus."""
+    """Return the conversion of Drain objects. ``namespace`` is the one that Isthmus runs in."""
 
-    def convert(found: wire.Drain) -> DrainRequest:
-        meta = found.metadata
+    def convert(wire_drain: wire.Drain) -> DrainRequest:
+        meta = wire_drain.metadata
         name = name_of(meta)
-        drain = Drain(kind="", target="", reason=f"Drain {name}", started=meta.creation_timestamp or "")
+        drain = Drain(kind="", target="", reason=f"Drain {name}")
         try:
-            drain, invalid = _filled(found, drain.started, drain.reason, namespace=namespace), ""
-        except Invalid as why:
-            invalid = str(why)
+            drain, invalid = _filled(wire_drain, drain.reason, namespace=namespace), ""
+        except (Invalid, OutOfBounds) as error:
+            invalid = str(error)
         return DrainRequest(name=name, drain=drain, uid=meta.uid, generation=meta.generation, invalid=invalid)
 
     return convert
 
 
-def _filled(found: wire.Drain, started: str, reason: str, *, namespace: str) -> Drain:
-    kind, target = _target(found, namespace=namespace)
-    spec = found.spec
+def _filled(wire_drain: wire.Drain, reason: str, *, namespace: str) -> Drain:
+    kind, target = _target(wire_drain, namespace=namespace)
+    spec = wire_drain.spec
     ramp = _seconds("rampSeconds", spec.ramp_seconds) or 0
     deadline = _seconds("deadlineSeconds", spec.deadline_seconds)
-    if spec.existing not in (None, "Keep", "Close"):
-        raise Invalid(f"spec.existing: '{str(spec.existing)[:64]}' is neither Keep nor Close")
-    if spec.existing == "Close":
+    if bounds.choice(spec.existing or "Keep", ("Keep", "Close"), field="spec.existing") == "Close":
         if deadline is not None:
             raise Invalid("spec.deadlineSeconds: existing Close closes connections as soon as no new call is made")
         deadline = ramp
     elif deadline is not None and deadline < ramp:
         raise Invalid(f"spec.deadlineSeconds: {deadline} is less than rampSeconds, {ramp}: calls would still be made")
+    end_ramp = _seconds("endRampSeconds", spec.end_ramp_seconds) or 0
+    if end_ramp and not spec.end_time:
+        raise Invalid("spec.endRampSeconds: it wants endTime, before which the share grows back")
     return Drain(
         kind=kind,
         target=target,
         reason=reason,
-        started=_time("startTime", spec.start_time) or started,
+        started=_time("spec.startTime", spec.start_time)
+        or _time("metadata.creationTimestamp", wire_drain.metadata.creation_timestamp),
         ramp=ramp,
         deadline=deadline,
-        ends=_time("endTime", spec.end_time),
+        ends=_time("spec.endTime", spec.end_time),
+        end_ramp=end_ramp,
     )
 
 
-def _target(found: wire.Drain, *, namespace: str) -> tuple[str, str]:
-    kind, name = found.spec.target_ref.kind, found.spec.target_ref.name
-    if kind not in KINDS:
-        raise Invalid(f"spec.targetRef.kind: '{kind[:64]}' is none of {', '.join(KINDS)}")
-    if not name:
-        raise Invalid("spec.targetRef.name: empty")
+def _target(wire_drain: wire.Drain, *, namespace: str) -> tuple[str, str]:
+    kind, name = wire_drain.spec.target_ref.kind, wire_drain.spec.target_ref.name
+    bounds.choice(kind, KINDS, field="spec.targetRef.kind")
+    bounds.text(name, least=1, most=MAX_NAME, field="spec.targetRef.name")
     if kind == "Service":
-        return kind, f"{found.metadata.namespace}/{name}"
-    if found.metadata.namespace != namespace:
+        return kind, f"{wire_drain.metadata.namespace}/{name}"
+    if wire_drain.metadata.namespace != namespace:
         raise Invalid(f"spec.targetRef.kind: a {kind.lower()} is drained from namespace {namespace} only")
     if kind == "Cluster" and not valid_cluster(name):
-        raise Invalid(f"spec.targetRef.name: '{name[:64]}' cannot be a cluster's name")
+        raise Invalid(f"spec.targetRef.name: {bounds.shown(name)} cannot be a cluster's name")
     return kind, name
 
 
 def _seconds(field: str, value: int | None) -> int | None:
-    if value is not None and not 0 <= value <= MAX_SECONDS:
-        raise Invalid(f"spec.{field}: {value} is not between 0 and {MAX_SECONDS}")
-    return value
+    return None if value is None else bounds.count(value, most=MAX_SECONDS, field=f"spec.{field}")
 
 
 def _time(field: str, text: str | None) -> str:
-    if not text:
-        return ""
+    return timestamp(bounds.timestamp(text, field=field)) if text else ""
+
+
+def ending(drain: wire.Drain, now: datetime, ramp: int) -> dict[str, Any] | None:
+    """Return the spec, without the target, of a drain that ends after a ramp of seconds from now.
+
+    ``None`` if it has ended or gives calls back already: a new ramp would take them away again.
+    """
     try:
-        return timestamp(parse(text))
-    except ValueError:
-        raise Invalid(f"spec.{field}: '{text[:64]}' is not a time") from None
+        ends = bounds.timestamp(drain.spec.end_time) if drain.spec.end_time else None
+    except OutOfBounds:  # such a drain is invalid, and ends with this spec
+        ends = None
+    if ends is not None and now >= ends - bounds.span(drain.spec.end_ramp_seconds or 0):
+        return None
+    spec = {
+        "startTime": drain.spec.start_time,
+        "rampSeconds": drain.spec.ramp_seconds,
+        "existing": drain.spec.existing,
+        "deadlineSeconds": drain.spec.deadline_seconds,
+        "endTime": timestamp(bounds.after(now, ramp)),
+        "endRampSeconds": ramp,
+    }
+    return {name: value for name, value in spec.items() if value is not None}
 
 
 def object_name(kind: DrainKind, name: str) -> str:
-    """What the object is called that a command makes: one for each target, so that a second command changes it."""
+    """Name of the object that a command writes: one per target, so that a second command changes the first drain."""
     return f"{kind.lower()}-{name}"
 
 
 def body(kind: DrainKind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The object that drains a target, to be applied."""
+    """Return the Drain object of a target, to be applied."""
     return {
         "apiVersion": wire.DRAIN.api_version,
         "kind": wire.DRAIN.kind,

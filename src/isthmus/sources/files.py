@@ -1,15 +1,15 @@
 """Services and endpoints from a directory of YAML files, for machines without an API server.
 
-The files hold Kubernetes objects as everybody writes them: Service and EndpointSlice, several to a file. A file is read
-again when it has changed and then stood still for one look, so one that is being written is not read half. A file that
-is not YAML keeps its last rows; an object that cannot be read costs itself alone. Where two files have one object, the
-file first by name wins.
+The files hold Kubernetes manifests: Service and EndpointSlice, several to a file. A changed file is read again once two
+scans in a row find it unchanged, so that a file which is being written is not read in part. A file that is not YAML
+keeps its last rows, and an object that cannot be read its last row; both are rows of ``faults``. If two files contain
+the same object, the first file by name wins.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,11 +21,11 @@ from isthmus.kube.objects.core import Service
 from isthmus.kube.objects.discovery import EndpointSlice
 from isthmus.model.names import LOCAL
 from isthmus.model.sources import FILES
-from isthmus.model.tables import ENDPOINT_SETS, SERVICES
+from isthmus.model.tables import ENDPOINT_SETS, FAULTS, SERVICES
 from isthmus.sources.services import service
-from isthmus.sources.sink import Malformed
+from isthmus.sources.sink import MALFORMED, Malformed
 from isthmus.sources.slices import endpoint_set
-from isthmus.statedb import Database, Table
+from isthmus.statedb import Database, Faults, Table
 
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
 
@@ -53,14 +53,17 @@ class _Signature(NamedTuple):
 
 class _Reading(NamedTuple):
     kind: type[Any]
-    table: Table[Any, Any]
     convert: Callable[[Any], Any]
 
 
 _READINGS: Final = {
-    "Service": _Reading(Service, SERVICES, service),
-    "EndpointSlice": _Reading(EndpointSlice, ENDPOINT_SETS, endpoint_set(LOCAL)),
+    "Service": _Reading(Service, service),
+    "EndpointSlice": _Reading(EndpointSlice, endpoint_set(LOCAL)),
 }
+_TABLES: Final[Mapping[type[Any], Table[Any, Any]]] = {SERVICES.row: SERVICES, ENDPOINT_SETS.row: ENDPOINT_SETS}
+
+REFUSED: Final = (*MALFORMED, msgspec.ValidationError, RecursionError)
+"""Exceptions that an invalid object causes; any other is a bug."""
 
 
 class Files:
@@ -73,7 +76,11 @@ class Files:
         self._initializers = [db.initializer(table, FILES) for table in (SERVICES, ENDPOINT_SETS)]
         self._seen: dict[Path, _Signature] = {}
         self._read: dict[Path, _Signature] = {}
-        self._rows: dict[Path, dict[Key, Any]] = {}
+        self._rows: dict[Path, dict[str, Any]] = {}
+        """Rows by file and name of the object."""
+        self._faults = Faults(db, FAULTS, f"{SERVICES.name}, {ENDPOINT_SETS.name}", kind=FILES)
+        self._failing: dict[Path, set[str]] = {}
+        """Names in the faults of a file: its own, or those of objects in it."""
         self._written: dict[Key, Any] = {}
         self._trouble = ""
         self._listed = False
@@ -82,81 +89,105 @@ class Files:
         return f"<Files of {self._folder}: {len(self._rows)} files, {len(self._written)} rows>"
 
     async def run(self) -> None:
-        """Look at the directory again and again, for ever."""
+        """Scan the directory periodically, for ever."""
         while True:
             self.step()
             await asyncio.sleep(self._interval)
 
     def step(self) -> bool:
-        """Look once; whether anything was read or is gone. The first look waits for no file to stand still."""
+        """Scan once; return True if a file was read or removed. The first scan reads every file at once."""
         first = not self._listed
         try:
-            now = {path: _signature(path) for path in sorted(self._folder.iterdir()) if path.suffix in SUFFIXES}
+            current = {path: _signature(path) for path in sorted(self._folder.iterdir()) if path.suffix in SUFFIXES}
         except OSError as error:
             self._report(f"cannot be read: {error.strerror}")
             return False
         self._listed, self._trouble = True, ""
-        settled = {path for path, mark in now.items() if first or self._seen.get(path) == mark}
-        changed = [path for path in settled if self._read.get(path) != now[path]]
-        gone = self._rows.keys() - now.keys()
-        self._seen = now
-        for path in gone:
-            del self._rows[path]
-            self._read.pop(path, None)
+        settled = {path for path, mark in current.items() if first or self._seen.get(path) == mark}
+        changed = [path for path in settled if self._read.get(path) != current[path]]
+        removed = self._read.keys() - current.keys()
+        self._seen = current
+        for path in removed:
+            self._rows.pop(path, None)
+            del self._read[path]
+            self._record(path, {})
         for path in changed:
-            self._read[path] = now[path]
+            self._read[path] = current[path]
             self._load(path)
-        if changed or gone or first:
+        if changed or removed or first:
             self._write()
-        return bool(changed or gone)
+        return bool(changed or removed)
 
     def _load(self, path: Path) -> None:
         try:
-            documents = list(yaml.load_all(path.read_text(), Loader=_Loader))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            log.warning("file ignored", file=str(path), why=" ".join(str(error).split()))
+            documents = list(_flat(yaml.load_all(path.read_text(), Loader=_Loader)))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: a number, a date, no UTF-8
+            reason = " ".join(str(error).split())
+            log.warning("file ignored", file=str(path), why=reason)
+            self._record(path, {path.name: Malformed(reason)})
             return
-        rows: dict[Key, Any] = {}
-        for number, document in enumerate(_flat(documents), start=1):
+        before = self._rows.get(path, {})
+        rows: dict[str, Any] = {}
+        failures: dict[str, Exception] = {}
+        for number, document in enumerate(documents, start=1):
+            name = f"{path.name}: {_name(document) or number}"
             try:
-                table, row = _row(document)
-            except (Malformed, msgspec.ValidationError) as why:
-                log.warning("object ignored", file=str(path), number=number, name=_name(document), why=str(why))
-            else:
-                rows[table.name, table.key(row)] = row
+                rows[name] = _row(document)
+            except MemoryError:
+                raise
+            except Exception as error:
+                log.warning("object ignored", file=str(path), number=number, name=_name(document), why=str(error))
+                failures[name] = error
+                if name in before:
+                    rows[name] = before[name]
         self._rows[path] = rows
+        self._record(path, failures)
+
+    def _record(self, path: Path, failures: Mapping[str, Exception]) -> None:
+        """Replace the faults of a file and of its objects by these."""
+        for name in self._failing.pop(path, set()) - failures.keys():
+            self._faults.succeeded(name)
+        for name, error in failures.items():
+            message = str(error) if isinstance(error, REFUSED) else ""
+            self._faults.failed(name, error, cause="malformed" if message else "bug", message=message)
+        if failures:
+            self._failing[path] = {*failures}
 
     def _write(self) -> None:
-        wanted: dict[Key, Any] = {}
+        rows: dict[Key, Any] = {}
         for path in sorted(self._rows):
-            for key, row in self._rows[path].items():
-                if wanted.setdefault(key, row) is not row:
+            for row in self._rows[path].values():
+                table = _TABLES[type(row)]
+                key = table.name, table.key(row)
+                if rows.setdefault(key, row) is not row:
                     log.warning("object ignored", file=str(path), name=str(key[1][0]), why="another file has it too")
         with self._db.write() as txn:
-            for table, key in self._written.keys() - wanted.keys():
-                txn.delete(self._db.tables[table], key)
-            for (table, _), row in wanted.items():
-                txn.put(self._db.tables[table], row)
+            for name, key in self._written.keys() - rows.keys():
+                txn.delete(self._db.tables[name], key)
+            for (name, _), row in rows.items():
+                txn.put(self._db.tables[name], row)
+            self._faults.write(txn)
             for initializer in self._initializers:
                 initializer.complete(txn)
-        self._written = wanted
+        self._written = rows
 
-    def _report(self, why: str) -> None:
-        if why != self._trouble:
-            log.warning("directory ignored", directory=str(self._folder), why=why)
-        self._trouble = why
+    def _report(self, reason: str) -> None:
+        if reason != self._trouble:
+            log.warning("directory ignored", directory=str(self._folder), why=reason)
+        self._trouble = reason
 
 
-def _flat(documents: list[Any]) -> Iterator[Any]:
-    """The objects, those of Lists one by one; empty documents are none."""
+def _flat(documents: Iterable[Any]) -> Iterator[Any]:
+    """Yield the objects of the documents, unpacking Lists and skipping empty documents."""
     for document in documents:
-        if isinstance(document, dict) and document.get("kind") == "List":
-            yield from document.get("items") or ()
+        items = document.get("items") or [] if isinstance(document, dict) and document.get("kind") == "List" else None
+        if isinstance(items, list):
+            yield from items
         elif document is not None:
             yield document
 
 
-def _row(document: Any) -> tuple[Table[Any, Any], Any]:
+def _row(document: Any) -> Any:
     kind = document.get("kind") if isinstance(document, dict) else None
     reading = _READINGS.get(str(kind))
     if reading is None:
@@ -167,12 +198,15 @@ def _row(document: Any) -> tuple[Table[Any, Any], Any]:
     row = reading.convert(msgspec.convert(document, reading.kind))
     if row is None:
         raise Malformed("metadata.labels: it belongs to no service, or to another cluster")
-    return reading.table, msgspec.structs.replace(row, source=FILES)
+    return msgspec.structs.replace(row, source=FILES)
 
 
 def _name(document: Any) -> str:
+    """Kind, namespace and name of an object; empty if it has no name."""
     metadata = document.get("metadata") if isinstance(document, dict) else None
-    return str(metadata.get("name")) if isinstance(metadata, dict) else ""
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        return ""
+    return f"{document.get('kind')} {metadata.get('namespace') or 'default'}/{metadata['name']}"
 
 
 def _signature(path: Path) -> _Signature:

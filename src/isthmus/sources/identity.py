@@ -15,23 +15,23 @@ log = logs.get("sources")
 
 
 async def cluster_name(client: kube.Client, *, configured: str = "") -> ClusterName:
-    """The cluster's name. The configuration wins; a property of another value is logged.
+    """Return the cluster's name. The configuration wins; a property with another value is logged.
 
-    ConfigError where neither has it, or it is not a valid name; KubeError where it is not configured and the API server
-    cannot be read.
+    Raises ConfigError if neither gives a valid name, and KubeError if none is configured and the API server cannot be
+    read.
     """
     try:
-        found = (await client.get(CLUSTER_PROPERTY, PROPERTY)).spec.value.strip()
+        named = (await client.get(CLUSTER_PROPERTY, PROPERTY)).spec.value.strip()
     except kube.NotFound:
-        found = ""
-    except kube.KubeError as why:
+        named = ""
+    except kube.KubeError as error:
         if not configured:
             raise
-        log.info("cluster property not read", name=PROPERTY, why=str(why))
-        found = ""
-    if configured and found and found != configured:
-        log.warning("cluster has two names", configured=configured, property=found, used=configured)
-    return _checked(configured or found, "cluster.name" if configured else f"ClusterProperty {PROPERTY}")
+        log.info("cluster property not read", name=PROPERTY, why=str(error))
+        named = ""
+    if configured and named and named != configured:
+        log.warning("cluster has two names", configured=configured, property=named, used=configured)
+    return _checked(configured or named, "cluster.name" if configured else f"ClusterProperty {PROPERTY}")
 
 
 def _checked(name: str, source: str) -> ClusterName:

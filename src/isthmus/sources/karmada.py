@@ -7,7 +7,6 @@ another cluster beside a Service of the same name (MultiClusterService), or behi
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from isthmus.kube.objects.meta import Meta
@@ -15,28 +14,28 @@ from isthmus.model.names import DERIVED_PREFIX, ClusterName, valid_cluster
 from isthmus.model.services import Import, Labels
 
 MANAGED: Final = "karmada.io/managed"
-"""Label of everything that Karmada writes in a member, and of what inherits its labels."""
+"""Label of every object that Karmada writes in a member, and of objects that inherit its labels."""
 PROVIDER: Final = "endpointslice.karmada.io/provision-cluster"
 """Annotation of a dispatched slice: the member whose endpoints these are."""
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 DISPATCHER: Final = "endpointslice-dispatch-controller.karmada.io"
 IMPORTER: Final = "endpointslice-controller.karmada.io"
 IMPORTED: Final = "imported-"
-"""What names of slices behind an import begin with: ``imported-<provider>-<slice of the provider>``."""
+"""Prefix of the names of an import's slices: ``imported-<provider>-<slice of the provider>``."""
 OF_SERVICE: Final = "kubernetes.io/service-name"
 
 
 def dispatched(meta: Meta) -> bool:
-    """Whether an EndpointSlice stands for another member's endpoints."""
+    """True if an EndpointSlice holds another member's endpoints."""
     manager = (meta.labels or {}).get(MANAGED_BY)
     return manager in (DISPATCHER, IMPORTER) or PROVIDER in (meta.annotations or {})
 
 
 def provider(meta: Meta) -> ClusterName | None:
-    """The member whose endpoints a dispatched slice has; None where neither annotation nor name has it.
+    """Return the member whose endpoints a dispatched slice holds; ``None`` if neither annotation nor name gives it.
 
-    Behind an import only the name has it: the provider stands before the name of its slice, which begins with the name
-    of the Service. Both may contain dashes; the service's name is known by the label.
+    A slice of an import gives it by its name alone: the provider, then the name of the provider's slice, which begins
+    with the Service's name. Both may contain dashes; the label gives the Service's name.
     """
     name = (meta.annotations or {}).get(PROVIDER, "") or _named(meta)
     return ClusterName(name) if valid_cluster(name) else None
@@ -46,21 +45,23 @@ def _named(meta: Meta) -> str:
     service = (meta.labels or {}).get(OF_SERVICE, "").removeprefix(DERIVED_PREFIX)
     if not service or not meta.name.startswith(IMPORTED):
         return ""
-    found = re.fullmatch(rf"(.+)-{re.escape(service)}(-.+)?", meta.name.removeprefix(IMPORTED))
-    return found[1] if found else ""
+    name, middle = meta.name.removeprefix(IMPORTED), f"-{service}"
+    if name.endswith(middle):
+        return name.removesuffix(middle)
+    return name.rpartition(f"{middle}-")[0]
 
 
 def derived_of(meta: Meta) -> str:
-    """The import that a Service of Karmada's stands for, without its namespace; empty for any other Service."""
+    """Name, without namespace, of the import whose derived Service Karmada wrote; empty for any other Service."""
     managed = (meta.labels or {}).get(MANAGED) == "true"
     return meta.name.removeprefix(DERIVED_PREFIX) if managed and meta.name.startswith(DERIVED_PREFIX) else ""
 
 
 def writes(labels: Labels) -> bool:
-    """Whether an object is Karmada's to write, whatever else it carries."""
+    """True if Karmada maintains an object."""
     return (MANAGED, "true") in labels
 
 
 def serves(imported: Import) -> str:
-    """The Service, without its namespace, at whose address Karmada has an import called; empty for any other import."""
+    """Name, without namespace, of the Service that serves an import of Karmada's; empty for other imports."""
     return DERIVED_PREFIX + imported.name.partition("/")[2] if writes(imported.labels) else ""

@@ -8,15 +8,19 @@ from typing import Any, Final, Literal, NamedTuple
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, gateway, mcs
 from isthmus.kube.objects import drains as drain_kinds
+from isthmus.kube.objects import links as link_kinds
 from isthmus.kube.objects import policies as policy_kinds
 from isthmus.kube.objects import refusals as refusal_kinds
+from isthmus.kube.store import LIMITS
 from isthmus.model import tables as model
-from isthmus.model.names import ClusterName
+from isthmus.model.names import LOCAL, ClusterName
 from isthmus.model.policies import PolicyKind
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
 from isthmus.sources import (
     drains,
+    host_ports,
+    links,
     local_redirects,
     machines,
     multicluster,
@@ -38,25 +42,31 @@ GLOBAL_TRAFFIC_POLICIES: Final[tuple[tuple[kube.Kind[Any], PolicyKind], ...]] = 
 )
 
 
+OF_ROUTES: Final = 32
+"""Routes of a page: each may weigh 1.5 MB."""
+
+
 class Feed(NamedTuple):
-    """One kind into one table."""
+    """A kind of objects and the table that its rows fill."""
 
     kind: kube.Kind[Any]
     table: Table[Any, Any]
     convert: Callable[[Any], Any]
     field_selector: str = ""
     optional: bool = False
-    """A cluster may not have the kind, or not let us see it."""
+    """The cluster may not serve the kind, or may forbid to list it."""
     namespace: str = ""
     label_selector: str = ""
+    page: int = LIMITS.page
+    """Objects of a page of a list."""
     written: Literal["whole", "status", ""] = ""
-    """Whether Isthmus writes objects of the kind: whole ones of its own, or only the status."""
+    """The part of the kind's objects that Isthmus writes: its own whole objects, or only the status."""
 
 
 def feeds(
     *, cluster: ClusterName, node: str = "", remote_slices: bool = False, namespace: str = ""
 ) -> dict[str, list[Feed]]:
-    """Every table that the API server can fill, by its name, with the kinds that fill it."""
+    """Return the kinds that fill each table of the API server, by table name."""
     slice_of = slices.endpoint_set(cluster, remote=remote_slices)
     of_node = f"spec.nodeName={node}" if node else ""
     all_of_them = (
@@ -77,20 +87,27 @@ def feeds(
             label_selector=peer_policies.CLUSTER,
         ),
         Feed(drain_kinds.DRAIN, model.DRAINS, drains.request(namespace), optional=True, written="status"),
+        Feed(link_kinds.CLUSTER_LINK, model.LINKS, links.link, optional=True),
         Feed(policy_kinds.TRAFFIC_POLICY, model.POLICIES, policies.traffic_policy, optional=True, written="status"),
         *(
             Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)
             for kind, name in GLOBAL_TRAFFIC_POLICIES
         ),
-        Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, written="status"),
-        Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, written="status"),
+        Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, page=OF_ROUTES, written="status"),
+        Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
         Feed(refusal_kinds.REFUSED_ROUTES, model.ROUTE_REFUSALS, routes.refusals, optional=True),
     )
-    found: dict[str, list[Feed]] = {}
+    feeds: dict[str, list[Feed]] = {}
     for feed in all_of_them:
-        found.setdefault(feed.table.name, []).append(feed)
-    return found
+        feeds.setdefault(feed.table.name, []).append(feed)
+    return feeds
+
+
+def kinds() -> dict[str, kube.Kind[Any]]:
+    """Return every kind that fills a table, by the ``kind`` of the faults of its objects."""
+    kinds_of_faults = {str(feed.kind): feed.kind for listed in feeds(cluster=LOCAL).values() for feed in listed}
+    return {**kinds_of_faults, host_ports.KIND: core.POD}
 
 
 def reflectors(
@@ -103,32 +120,38 @@ def reflectors(
     remote_slices: bool = False,
     namespace: str = "",
 ) -> list[Reflector[Any]]:
-    """One reflector for each kind that fills a table named, to be run by the caller.
+    """Return a reflector for each kind that fills a named table, to be run by the caller.
 
     Each table awaits the source 'kubernetes' from now on. ``node`` limits pods to those of that node. ``namespace`` is
-    Isthmus's own, where peers' policies are. ``remote_slices`` takes slices that stand for other clusters too. Pods
-    give the services of their host ports as well, where services and endpoint sets are asked for. The table
-    ``observed`` is filled from all kinds asked for that Isthmus writes.
+    Isthmus's own, which holds the peers' policies. ``remote_slices`` includes slices of other clusters' endpoints. If
+    ``tables`` names services and endpoint sets, pods also fill these with their host ports. The table ``observed``
+    is filled from all requested kinds that Isthmus writes.
     """
-    known = feeds(cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace)
+    feeds_by_table = feeds(cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace)
     with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
-    found: list[Reflector[Any]] = []
-    for feed in (feed for name in tables if name != model.OBSERVED.name for feed in known[name]):
-        first = feed is known[feed.table.name][0]
+    reflectors: list[Reflector[Any]] = []
+    for feed in (feed for name in tables if name != model.OBSERVED.name for feed in feeds_by_table[name]):
+        first = feed is feeds_by_table[feed.table.name][0]
         initializer = KUBERNETES if first else f"{KUBERNETES}/{feed.kind.resource}.{feed.kind.group}"
-        sink: Sink[Any] = TableSink(db, feed.table, initializer, feed.convert)
+        sink: Sink[Any] = TableSink(db, feed.table, initializer, feed.convert, kind=str(feed.kind))
         if feed.written and model.OBSERVED.name in tables:
             convert = observed(feed.kind, foreign=feed.written == "status")
-            sink = Both(sink, TableSink(db, model.OBSERVED, f"{KUBERNETES}/{feed.kind.resource}", convert))
+            name = f"{KUBERNETES}/{feed.kind.resource}"
+            sink = Both(sink, TableSink(db, model.OBSERVED, name, convert, kind=str(feed.kind)))
         if feed.table is model.PODS and with_host_ports:
             sink = PodSink(db, sink, cluster=cluster)
         name = f"{KUBERNETES}/{feed.kind.resource}" if first else initializer
-        found.append(Reflector(_store(client, feed), sink, name=name))
-    return found
+        reflectors.append(Reflector(_store(client, feed), sink, name=name))
+    return reflectors
 
 
 def _store(client: kube.Client, feed: Feed) -> Store[Any]:
     store = client.store(
-        feed.kind, feed.namespace, label_selector=feed.label_selector, field_selector=feed.field_selector
+        feed.kind,
+        feed.namespace,
+        label_selector=feed.label_selector,
+        field_selector=feed.field_selector,
+        limits=LIMITS._replace(page=feed.page),
+        unreadable=True,
     )
     return Optional(client, feed.kind, store) if feed.optional else store

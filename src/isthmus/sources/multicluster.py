@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
+from isthmus import bounds
 from isthmus.kube.objects import mcs
 from isthmus.kube.objects.meta import Condition
 from isthmus.model.names import ClusterName
-from isthmus.model.services import ExportMark, Import, StatusCondition
+from isthmus.model.services import ExportMark, Import, Labels, StatusCondition
 from isthmus.sources.normal import (
     AFFINITIES,
     IMPORT_TYPES,
@@ -20,23 +21,34 @@ from isthmus.sources.normal import (
     pairs,
     ports,
 )
+from isthmus.times import timestamp
 
+MAX_EXPORTED: Final = 60_000
+"""Characters of exported labels, and of annotations: a record holds both twice and has at most 256 KiB."""
 DERIVED: Final = "multicluster.kubernetes.io/derived-service"
-"""Annotation of an import: the name of the Service that stands for it."""
+"""Annotation of an import: the name of its derived Service."""
 
 
 def export_mark(wire: mcs.ServiceExport) -> ExportMark:
-    """The row of a ServiceExport; its labels and annotations are those that travel, not its own."""
+    """Return the row of a ServiceExport. Its labels and annotations are the exported ones, not its own."""
     spec = wire.spec or mcs.ServiceExportSpec()
+    created = wire.metadata.creation_timestamp or ""
     return ExportMark(
         name=name_of(wire.metadata),
-        created=wire.metadata.creation_timestamp or "",
+        created=timestamp(bounds.timestamp(created, field="metadata.creationTimestamp")) if created else "",
         uid=wire.metadata.uid,
         generation=wire.metadata.generation,
-        labels=pairs(spec.exported_labels),
-        annotations=pairs(spec.exported_annotations),
+        labels=_exported(spec.exported_labels, "spec.exportedLabels"),
+        annotations=_exported(spec.exported_annotations, "spec.exportedAnnotations"),
         conditions=conditions(wire.status.conditions if wire.status else None),
     )
+
+
+def _exported(exported: Mapping[str, str] | None, field: str) -> Labels:
+    """Return exported labels or annotations. Raises OutOfBounds if peers would refuse a record of their size."""
+    size = sum(len(key) + len(value) for key, value in exported.items()) if exported else 0
+    bounds.count(size, most=MAX_EXPORTED, field=f"{field}, characters")
+    return pairs(exported)
 
 
 def service_import(wire: mcs.ServiceImport) -> Import:
@@ -66,5 +78,5 @@ def service_import(wire: mcs.ServiceImport) -> Import:
 
 def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
     """Conditions by type, without their times."""
-    found = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
-    return tuple(sorted(found, key=lambda each: each.type))
+    listed = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
+    return tuple(sorted(listed, key=lambda condition: condition.type))

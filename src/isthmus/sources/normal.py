@@ -1,18 +1,18 @@
-"""What all conversions share: canonical addresses, sorted labels, words of a closed set."""
+"""Helpers of all conversions: canonical addresses, sorted labels, words of a closed set."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from socket import AF_INET, inet_pton
 from typing import Final, Literal, TypeVar, cast, get_args
 
+from isthmus import bounds
+from isthmus.bounds import packed_ipv4
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
 from isthmus.kube.objects.discovery import EndpointPort
 from isthmus.kube.objects.meta import Meta
 from isthmus.model.hosts import family
-from isthmus.model.names import ServiceName, service_name
+from isthmus.model.names import LABEL, QUALIFIED, ServiceName, service_name
 from isthmus.model.services import Affinity, Family, ImportType, Labels, Port, Protocol
 from isthmus.sources.sink import Malformed
 
@@ -25,10 +25,14 @@ NOISE: Final = frozenset(
         "control-plane.alpha.kubernetes.io/leader",
     }
 )
-"""Annotations that change often or are large, and that nothing here reads."""
+"""Annotations that change often or are large, and that Isthmus does not read."""
 
+MAX_AFFINITY: Final = 86_400
+"""Seconds: the API's own bound of a Service's session affinity."""
 PROTOCOLS: Final[frozenset[str]] = frozenset(get_args(Protocol))
 FAMILIES: Final[frozenset[str]] = frozenset(get_args(Family))
+MAX_CACHED: Final = 16
+"""Ports of an object up to which they are cached. More would stay in memory after their object is gone."""
 Policy = Literal["Cluster", "Local"]
 # Words of closed sets: ``get`` with a default, since one that is missing or unknown must cost the field and no more.
 AFFINITIES: Final[Mapping[str | None, Affinity]] = {word: word for word in get_args(Affinity)}
@@ -37,7 +41,7 @@ POLICIES: Final[Mapping[str | None, Policy]] = {word: word for word in get_args(
 
 
 def name_of(meta: Meta) -> ServiceName:
-    """An object's name as rows have it."""
+    """Return the name of an object's row. Raises Malformed if name or namespace is missing."""
     if not meta.namespace or not meta.name:
         raise Malformed("metadata: name or namespace is missing")
     return service_name(meta.namespace, meta.name)
@@ -53,36 +57,26 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
     return tuple(sorted([pair for pair in labels.items() if pair[0] not in NOISE]))
 
 
-def address(text: str, field: str) -> str:  # hot:
-    """An address in canonical form: '2001:DB8:0::1' is '2001:db8::1'. An IPv4-mapped IPv6 address is the IPv4 one."""
-    try:  # nearly all of them, and a hundred times as fast: inet_pton takes only canonical IPv4 (no leading zeros)
-        inet_pton(AF_INET, text)
-    except (OSError, ValueError):
-        pass
-    else:
-        return text
-    try:
-        parsed = ipaddress.ip_address(text)
-    except ValueError:
-        raise Malformed(f"{field}: '{text}' is no IP address") from None
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
-
-
 def addresses(texts: Sequence[str] | None, *, field: str) -> tuple[str, ...]:
-    """Canonical addresses in their order, each once; 'None' and empty ones are no addresses."""
+    """Return canonical addresses in their order, each once, without 'None' and empty ones."""
     if not texts:
         return ()
     if len(texts) == 1:  # nearly all, and some are headless
         text = texts[0]
-        return (address(text, field),) if text and text != "None" else ()
-    found = [address(text, field) for text in texts if text and text != "None"]
-    return tuple(found if len(found) < 2 else dict.fromkeys(found))
+        if not text or text == "None":
+            return ()
+        try:
+            packed_ipv4(text)
+        except (OSError, ValueError):
+            return (bounds.address(text, field=field),)
+        return (text,)
+    canonical = bounds.addresses([text for text in texts if text and text != "None"], field=f"{field}[{{}}]")
+    return tuple(canonical if len(canonical) < 2 else dict.fromkeys(canonical))
 
 
-def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
-    """The families listed, in their order; without any, those of the addresses."""
-    return (_listed(tuple(values)) if values else ()) or _listed(tuple(map(family, known)))
+def families(values: Iterable[str] | None, hosts: Iterable[str]) -> tuple[Family, ...]:
+    """Return the listed families in their order; those of the addresses if none is listed."""
+    return (_listed(tuple(values)) if values else ()) or _listed(tuple(map(family, hosts)))
 
 
 @lru_cache(64)
@@ -91,64 +85,79 @@ def _listed(values: tuple[str, ...]) -> tuple[Family, ...]:
 
 
 def ports(wire: Sequence[ServicePort] | None) -> tuple[Port, ...]:  # hot:
-    """Ports of a Service or an import, in their order. One of an unknown protocol is left out."""
+    """Return the ports of a Service or an import in their order, without those of an unknown protocol."""
     field = "spec.ports"
     if wire is not None and len(wire) == 1:  # nearly all
-        each = wire[0]
-        protocol = each.protocol or "TCP"
+        entry = wire[0]
+        protocol = entry.protocol or "TCP"
         if protocol not in PROTOCOLS:
             return ()
-        return _alone(each.name or "", each.port or 0, protocol, each.app_protocol or "", each.node_port or 0, field)
-    found = [
-        _port(
-            each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", each.node_port or 0, field
+        return _single(
+            entry.name or "", entry.port or 0, protocol, entry.app_protocol or "", entry.node_port or 0, field
         )
-        for each in wire or ()
-        if (each.protocol or "TCP") in PROTOCOLS
+    listed = [
+        _port(
+            entry.name or "",
+            entry.port or 0,
+            entry.protocol or "TCP",
+            entry.app_protocol or "",
+            entry.node_port or 0,
+            field,
+        )
+        for entry in wire or ()
+        if (entry.protocol or "TCP") in PROTOCOLS
     ]
-    return shared(tuple(found))
+    return shared(tuple(listed))
 
 
 def ports_of_endpoints(wire: Sequence[EndpointPort] | None) -> tuple[Port, ...]:  # hot:
-    """Sorted; a port without a number means all ports, which no Service can refer to."""
+    """Return the sorted ports of a slice. A port without a number, which means all ports, is left out."""
     field = "ports"
-    known = [each for each in wire or () if each.port is not None and (each.protocol or "TCP") in PROTOCOLS]
-    if len(known) == 1:  # nearly all
-        each = known[0]
-        return _alone(each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", 0, field)
-    found = [
-        _port(each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", 0, field)
-        for each in known
+    usable = [entry for entry in wire or () if entry.port is not None and (entry.protocol or "TCP") in PROTOCOLS]
+    if len(usable) == 1:  # nearly all
+        entry = usable[0]
+        return _single(entry.name or "", entry.port or 0, entry.protocol or "TCP", entry.app_protocol or "", 0, field)
+    listed = [
+        _port(entry.name or "", entry.port or 0, entry.protocol or "TCP", entry.app_protocol or "", 0, field)
+        for entry in usable
     ]
-    return shared(tuple(sorted(found, key=lambda port: (port.name, port.port, port.protocol))))
+    return shared(tuple(sorted(listed, key=lambda port: (port.name, port.port, port.protocol))))
 
 
 @lru_cache(4096)
 def _port(name: str, port: int, protocol: str, app_protocol: str, node_port: int, field: str) -> Port:
-    """Services have few different ports, and share them: it takes less time, and less room."""
-    return Port(name, port_number(port, field=field), cast("Protocol", protocol), app_protocol, node_port)
+    """Return the port, one object for equal ports: many services have the same few, so this saves time and memory."""
+    return Port(
+        LABEL.text(name, field=f"{field}.name") if name else "",
+        bounds.port(port, field=field),
+        cast("Protocol", protocol),
+        QUALIFIED.text(app_protocol, field=f"{field}.appProtocol") if app_protocol else "",
+        bounds.port(node_port, field=f"{field}.nodePort") if node_port else 0,
+    )
+
+
+def shared(values: tuple[H, ...]) -> tuple[H, ...]:
+    """Return one tuple object for equal tuples of a few values, to save memory."""
+    return _cached(values) if len(values) <= MAX_CACHED else values
 
 
 @lru_cache(4096)
-def shared(values: tuple[H, ...]) -> tuple[H, ...]:
-    """The same values, as the tuple that others have too."""
+def _cached(values: tuple[H, ...]) -> tuple[H, ...]:
     return values
 
 
 @lru_cache(4096)
-def _alone(name: str, port: int, protocol: str, app_protocol: str, node_port: int, field: str) -> tuple[Port, ...]:
-    """One port, as the tuple that others have too."""
+def _single(name: str, port: int, protocol: str, app_protocol: str, node_port: int, field: str) -> tuple[Port, ...]:
+    """Return a tuple of one port, one object for equal ports."""
     return (_port(name, port, protocol, app_protocol, node_port, field),)
 
 
-def port_number(value: int, *, field: str) -> int:
-    """A port, if it can be one."""
-    if not 0 < value < 65536:
-        raise Malformed(f"{field}: {value} is no port")
-    return value
-
-
 def affinity_seconds(config: SessionAffinityConfig | None) -> int | None:
-    """How long a client stays with its backend; None where it is absent (or 0, which the API forbids)."""
+    """Return the session affinity timeout in seconds; ``None`` if it is absent (or 0, which the API forbids)."""
     client = config.client_ip if config else None
-    return (client.timeout_seconds or None) if client else None
+    return _affinity_seconds(client.timeout_seconds) if client and client.timeout_seconds else None
+
+
+@lru_cache(256)
+def _affinity_seconds(value: int) -> int:
+    return bounds.count(value, least=1, most=MAX_AFFINITY, field="spec.sessionAffinityConfig.clientIP.timeoutSeconds")

@@ -1,4 +1,4 @@
-"""Objects of the kinds that Isthmus writes, as the API server has them: rows of ``observed``."""
+"""Objects of the kinds that Isthmus writes, in their present state on the API server: rows of ``observed``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isthmus.reflector import Event, Sink
 
 
 def observed(kind: kube.Kind[Any], *, foreign: bool) -> Callable[[kube.Object], Observed | None]:
-    """The conversion of objects of a kind; those without our annotation are rows where ``foreign`` is true."""
+    """Return the conversion of objects of a kind. ``foreign`` includes objects without our annotation."""
 
     def convert(wire: kube.Object) -> Observed | None:
         meta = wire.metadata
@@ -35,18 +35,18 @@ def observed(kind: kube.Kind[Any], *, foreign: bool) -> Callable[[kube.Object], 
 class Both:
     """Two sinks of one store, so that each object is watched once."""
 
-    def __init__(self, one: Sink[Any], other: Sink[Any]) -> None:
-        self._sinks = (one, other)
+    def __init__(self, first: Sink[Any], other: Sink[Any]) -> None:
+        self._sinks = (first, other)
 
     def __repr__(self) -> str:
         return " and ".join(map(repr, self._sinks))
 
     async def replace(self, items: Mapping[str, Any], *, partial: bool) -> None:
-        """These are all objects."""
+        """Pass a list on to both sinks."""
         for sink in self._sinks:
             await sink.replace(items, partial=partial)
 
     def apply(self, events: Sequence[Event[Any]]) -> None:
-        """These changed."""
+        """Pass changes on to both sinks."""
         for sink in self._sinks:
             sink.apply(events)

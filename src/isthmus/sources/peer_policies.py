@@ -1,7 +1,7 @@
-"""What administrators decided about a peer: a ConfigMap in the namespace of Isthmus, labelled with the peer's name.
+"""An administrator's policy for a peer: a ConfigMap in the namespace of Isthmus, labelled with the peer's name.
 
-A ConfigMap and not a kind of our own: it is there on every cluster, so a peer can be distrusted without installing
-anything first. Whoever may write in that namespace runs Isthmus anyway.
+A ConfigMap rather than a kind of our own: every cluster serves ConfigMaps, so a peer can be distrusted without
+installing a definition first. Whoever may write in that namespace runs Isthmus anyway.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ DISTRUSTED: Final = "distrusted"
 
 
 def name_of(cluster: ClusterName) -> str:
-    """What the ConfigMap about a peer is called."""
+    """Name of the ConfigMap with a peer's policy."""
     return f"isthmus-cluster-{cluster}"
 
 
 def peer_policy(wire: core.ConfigMap) -> PeerPolicy:
-    """The row of a ConfigMap; Malformed where it is about no cluster or has a value that is none."""
+    """Return the row of a ConfigMap. Raises Malformed if its label or its value is invalid."""
     cluster = (wire.metadata.labels or {}).get(CLUSTER, "")
     if not valid_cluster(cluster):
         raise Malformed(f"metadata.labels[{CLUSTER}]: {cluster!r} cannot be a cluster's name")

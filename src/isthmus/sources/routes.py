@@ -1,18 +1,21 @@
 """HTTPRoute, GRPCRoute and ReferenceGrant objects as rows.
 
-The bounds are those of the Gateway API's definitions, kept here as well for servers that do not enforce one. What is
-wrong with the whole object becomes its field ``invalid``; a backend that cannot be used is marked by itself, as the
-Gateway API has it (conditions Accepted and ResolvedRefs).
+The bounds are those of the Gateway API's definitions, kept here as well for servers that do not enforce one. The field
+``invalid`` gives the reason why a whole object is invalid; a backend that cannot be used is marked alone, as the
+conditions Accepted and ResolvedRefs of the Gateway API require.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence, Sized
-from typing import Any, Final, TypeVar, cast, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import chain, islice
+from typing import Any, Final, TypeVar, get_args
 
+import msgspec
 from msgspec.structs import replace
 
+from isthmus import bounds, expressions
+from isthmus.bounds import OutOfBounds, Syntax
 from isthmus.kube.objects import gateway as wire
 from isthmus.kube.objects import refusals as refused
 from isthmus.model.names import ServiceName, service_name
@@ -29,6 +32,7 @@ from isthmus.model.routes import (
     ParentKind,
     ParentRef,
     PathEdit,
+    PathEditType,
     PathType,
     Redirection,
     Retries,
@@ -39,35 +43,52 @@ from isthmus.model.routes import (
     RouteRule,
     ServiceRef,
     ValueMatch,
+    with_rules,
 )
-from isthmus.sources import expressions
 from isthmus.sources.normal import name_of
+from isthmus.sources.unread import unread
 
 T = TypeVar("T")
 
 MAX_RULES: Final = 16
 MAX_MATCHES: Final = 128
 """Matches of all rules of a route."""
+MAX_BYTES: Final = 128 * 1024
+"""Size of a route's rules as JSON."""
+MAX_SIZE: Final = 1024 * 1024
+"""Bytes: largest estimated Envoy configuration of a route."""
+RULE_SIZE, ENTRY_SIZE, HEADER_SIZE = 300, 24, 16
+"""Bytes of a rule, of a backend or matched value, and of a header, without their names and values."""
 MAX_LIST: Final = 16
 """Backends, filters, headers, query parameters and edits of one list."""
 MAX_TEXT: Final = 1024
+MAX_VALUE: Final = 4 * MAX_TEXT
+"""Characters of a header's or a parameter's value."""
+MAX_NAME: Final = 253
+"""Characters of the name of an object or a namespace."""
+MAX_TIMEOUT: Final = 31_536_000
+"""Seconds, a year."""
 MAX_WEIGHT: Final = 1_000_000
 MAX_ATTEMPTS: Final = 16
 
+MAX_UNREAD: Final = 16
+"""Fields without effect that a row names."""
+
+ANY: Final = msgspec.json.Decoder()
+HTTP_RULES: Final = msgspec.json.Decoder(list[wire.HttpRule] | None)
+GRPC_RULES: Final = msgspec.json.Decoder(list[wire.GrpcRule] | None)
 KINDS: Final[dict[tuple[str, str], ParentKind]] = {
     ("", "Service"): "Service",
     ("multicluster.x-k8s.io", "ServiceImport"): "ServiceImport",
 }
 CLUSTER: Final = ("isthmus.io", "Cluster")
-"""A cluster of the clusterset as a backend: what the parent has there."""
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]{1,256}\Z")
-VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
-HOST: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
-PATH: Final = re.compile(r"/[^\x00-\x20?#\x7f]*\Z")
-GRPC_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
-DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,5})s)?(?:(\d{1,5})ms)?\Z")
-"""GEP-2257."""
+"""Kind of a backend that is a cluster of the clusterset: the parent's endpoints there."""
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+NAME: Final = Syntax(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+", most=256, meaning="the name of a header or a parameter")
+VALUE: Final = Syntax(r"[^\x00-\x08\x0a-\x1f\x7f]*", most=MAX_VALUE, meaning="the value of a header")
+HOST: Final = Syntax(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", most=253, meaning="a host name")
+PATH: Final = Syntax(r"/[^\x00-\x20?#\x7f]*", most=MAX_TEXT, meaning="an absolute path")
+GRPC_NAME: Final = Syntax(r"[A-Za-z_][A-Za-z0-9_.]*", most=MAX_TEXT, meaning="a name of gRPC")
 
 
 class Invalid(Exception):  # noqa: N818 about the object, not about us
@@ -76,15 +97,21 @@ class Invalid(Exception):  # noqa: N818 about the object, not about us
 
 def http_route(route: wire.HttpRoute) -> Route:
     """The row of an HTTPRoute."""
-    return _route("HTTPRoute", route, _http_match)
+    return _route("HTTPRoute", route, HTTP_RULES, _http_match, wire.HttpRule)
 
 
 def grpc_route(route: wire.GrpcRoute) -> Route:
     """The row of a GRPCRoute."""
-    return _route("GRPCRoute", route, _grpc_match)
+    return _route("GRPCRoute", route, GRPC_RULES, _grpc_match, wire.GrpcRule)
 
 
-def _route(kind: RouteKind, route: wire.HttpRoute | wire.GrpcRoute, match: Callable[[Any, str], Match]) -> Route:
+def _route(
+    kind: RouteKind,
+    route: wire.HttpRoute | wire.GrpcRoute,
+    decoder: msgspec.json.Decoder[Any],
+    match: Callable[[Any, str], Match],
+    rule: type[wire.Rule],
+) -> Route:
     meta = route.metadata
     row = Route(
         kind=kind,
@@ -95,196 +122,268 @@ def _route(kind: RouteKind, route: wire.HttpRoute | wire.GrpcRoute, match: Calla
         generation=meta.generation,
     )
     try:
-        numbered: Iterator[tuple[str, wire.HttpRule | wire.GrpcRule]] = _numbered(route.spec.rules, "spec.rules")
-        rules = [(rule, _matches(rule.matches, field, match)) for field, rule in numbered]
-        return replace(row, rules=_rules(rules, meta.namespace))
-    except Invalid as why:
-        return replace(row, invalid=str(why))
+        numbered: Iterator[tuple[str, wire.HttpRule | wire.GrpcRule]] = _numbered(
+            _decoded(route, decoder), "spec.rules"
+        )
+        matched = [(rule, _matches(rule.matches, field, match)) for field, rule in numbered]
+        rules = _rules(matched, meta.namespace)
+    except (Invalid, OutOfBounds) as error:
+        return replace(row, invalid=str(error))
+    if (size := estimated_size(rules)) > MAX_SIZE:
+        return replace(row, invalid=f"spec.rules: about {size} bytes of Envoy's configuration, more than {MAX_SIZE}")
+    return replace(with_rules(row, rules), size=size, unread=_unread(route, rule))
 
 
-def grant(found: wire.ReferenceGrant) -> Grant:
-    """The row of a ReferenceGrant: what it grants to routes, of Services and ServiceImports."""
-    sources = {(each.kind, each.namespace) for each in found.spec.from_ or () if each.group == wire.GROUP}
-    targets = {(KINDS[each.group, each.kind], each.name or "") for each in found.spec.to or () if _known(each)}
-    return Grant(name=name_of(found.metadata), sources=frozenset(sources), targets=frozenset(targets))
+def _decoded(route: wire.HttpRoute | wire.GrpcRoute, decoder: msgspec.json.Decoder[Any]) -> Sequence[Any]:
+    """Decode the rules of a route. Raises Invalid if they are so large that decoding would block the event loop."""
+    raw = route.spec.rules
+    if (size := len(memoryview(raw))) > MAX_BYTES:
+        raise Invalid(f"spec.rules: {size} bytes, more than {MAX_BYTES}")
+    try:
+        return bounds.json(raw, decoder) or ()
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"spec.rules: {error}") from None
 
 
-def refusals(found: refused.RefusedRoutes) -> NodeRefusals:
-    """The row of a node's report. What names no kind of routes is left out."""
+def _unread(route: wire.HttpRoute | wire.GrpcRoute, rule: type[wire.Rule]) -> tuple[str, ...]:
+    """Return the fields of a valid route that nothing follows, at most MAX_UNREAD of them."""
+    try:
+        rules = bounds.json(route.spec.rules, ANY) or ()
+    except msgspec.MsgspecError:  # a number in a field that is not read may be larger than any that can be
+        rules = ()
+    hosts = ("spec.hostnames",) if route.spec.hostnames else ()
+    fields = (field for n, each in enumerate(rules) for field in unread(each, rule, f"spec.rules[{n}]"))
+    return tuple(islice(chain(hosts, fields), MAX_UNREAD))
+
+
+def estimated_size(rules: Iterable[RouteRule]) -> int:
+    """Estimate the bytes of the rules' Envoy configuration, in which each match repeats the actions of its rule."""
+    return sum(len(rule.matches) * _size_of_rule(rule) + sum(map(_size_of_match, rule.matches)) for rule in rules)
+
+
+def _size_of_rule(rule: RouteRule) -> int:
+    edits = [rule.request, rule.response]
+    for backend in rule.backends:
+        edits += [backend.request, backend.response]
+    targets = [*(backend.to for backend in rule.backends), *(mirror.to for mirror in rule.mirrors)]
+    names = sum(ENTRY_SIZE + len(target.name) for target in targets)
+    return RULE_SIZE + names + sum(map(_size_of_edit, edits))
+
+
+def _size_of_edit(edit: HeaderEdit) -> int:
+    written = sum(HEADER_SIZE + len(name) + len(value) for name, value in (*edit.set, *edit.add))
+    return written + sum(map(len, edit.remove))
+
+
+def _size_of_match(match: Match) -> int:
+    return len(match.path) + sum(
+        ENTRY_SIZE + len(each.name) + len(each.value) for each in (*match.headers, *match.query)
+    )
+
+
+def grant(reference_grant: wire.ReferenceGrant) -> Grant:
+    """Return the row of a ReferenceGrant: its grants to routes of references to Services and ServiceImports."""
+    sources = {(each.kind, each.namespace) for each in reference_grant.spec.from_ or () if each.group == wire.GROUP}
+    targets = {
+        (KINDS[each.group, each.kind], each.name or "") for each in reference_grant.spec.to or () if _routable(each)
+    }
+    return Grant(name=name_of(reference_grant.metadata), sources=frozenset(sources), targets=frozenset(targets))
+
+
+def refusals(report: refused.RefusedRoutes) -> NodeRefusals:
+    """Return the row of a node's report, without entries of an unknown kind of routes."""
     routes = tuple(
         RouteRefusal(
-            kind, service_name(each.namespace, each.name), ServiceName(each.service), each.message[:MAX_REFUSAL]
+            kind,
+            service_name(each.namespace, each.name),
+            ServiceName(each.service),
+            each.message[:MAX_REFUSAL],
+            "NoPortLeft" if each.reason == "NoPortLeft" else "RefusedByEnvoy",
         )
-        for each in (found.routes or ())[:MAX_REFUSALS]
+        for each in (report.routes or ())[:MAX_REFUSALS]
         for kind in ROUTE_KINDS
         if kind == each.kind
     )
-    return NodeRefusals(name=found.metadata.name, routes=routes)
+    return NodeRefusals(name=report.metadata.name, routes=routes)
 
 
-def _known(to: wire.GrantTo) -> bool:
-    return (to.group, to.kind) in KINDS
+def _routable(target: wire.GrantTo) -> bool:
+    return (target.group, target.kind) in KINDS
 
 
-def _parents(found: list[wire.ParentRef] | None, namespace: str) -> tuple[ParentRef, ...]:
-    """The parents that are Services or ServiceImports; gateways are others' business."""
+def _parents(listed: list[wire.ParentRef] | None, namespace: str) -> tuple[ParentRef, ...]:
+    """Return the parents that are Services or ServiceImports; other controllers serve gateways."""
     refs = []
-    for each in (found or ())[: MAX_LIST * 2]:
-        kind = KINDS.get((wire.GROUP if each.group is None else each.group, each.kind or "Gateway"))
-        if kind is not None and each.name:
-            name = service_name(each.namespace or namespace, each.name)
-            refs.append(ParentRef(kind, name, each.port or 0, each.section_name or "", each.namespace or ""))
+    for ref in (listed or ())[: MAX_LIST * 2]:
+        kind = KINDS.get((wire.GROUP if ref.group is None else ref.group, ref.kind or "Gateway"))
+        if kind is not None and ref.name:
+            name = _name(ref.namespace, ref.name, "spec.parentRefs", namespace)
+            port = bounds.port(ref.port, field="spec.parentRefs.port") if ref.port else 0
+            section = bounds.text(ref.section_name or "", most=MAX_NAME, field="spec.parentRefs.sectionName")
+            refs.append(ParentRef(kind, name, port, section, ref.namespace or ""))
     return tuple(dict.fromkeys(refs))
 
 
-def _numbered(found: Sequence[T] | None, field: str) -> Iterator[tuple[str, T]]:
-    if len(found or ()) > MAX_RULES:
-        raise Invalid(f"{field}: {len(found or ())} rules, more than {MAX_RULES}")
-    for number, each in enumerate(found or ()):
-        yield f"{field}[{number}]", each
+def _name(namespace: str | None, name: str, field: str, own: str) -> ServiceName:
+    """Return the referenced name. A reference without a namespace is to ``own``."""
+    return service_name(
+        bounds.text(namespace or own, most=MAX_NAME, field=f"{field}.namespace"),
+        bounds.text(name, most=MAX_NAME, field=f"{field}.name"),
+    )
 
 
-def _matches(found: Sequence[T] | None, field: str, match: Callable[[T, str], Match]) -> tuple[Match, ...]:
-    if found is not None and len(found) > MAX_MATCHES:
-        raise Invalid(f"{field}.matches: {len(found)} matches, more than {MAX_MATCHES}")
-    return tuple(match(each, f"{field}.matches[{n}]") for n, each in enumerate(found or ())) or (Match(),)
+def _numbered(rules: Sequence[T] | None, field: str) -> Iterator[tuple[str, T]]:
+    if len(rules or ()) > MAX_RULES:
+        raise Invalid(f"{field}: {len(rules or ())} rules, more than {MAX_RULES}")
+    for number, rule in enumerate(rules or ()):
+        yield f"{field}[{number}]", rule
 
 
-def _rules(found: Sequence[tuple[wire.Rule, tuple[Match, ...]]], namespace: str) -> tuple[RouteRule, ...]:
-    if (total := sum(len(matches) for _, matches in found)) > MAX_MATCHES:
+def _matches(matches: Sequence[T] | None, field: str, match: Callable[[T, str], Match]) -> tuple[Match, ...]:
+    if matches is not None and len(matches) > MAX_MATCHES:
+        raise Invalid(f"{field}.matches: {len(matches)} matches, more than {MAX_MATCHES}")
+    return tuple(match(each, f"{field}.matches[{n}]") for n, each in enumerate(matches or ())) or (Match(),)
+
+
+def _rules(matched: Sequence[tuple[wire.Rule, tuple[Match, ...]]], namespace: str) -> tuple[RouteRule, ...]:
+    if (total := sum(len(matches) for _, matches in matched)) > MAX_MATCHES:
         raise Invalid(f"spec.rules: {total} matches, more than {MAX_MATCHES}")
-    return tuple(_rule(rule, matches, f"spec.rules[{n}]", namespace) for n, (rule, matches) in enumerate(found))
+    return tuple(_rule(rule, matches, f"spec.rules[{n}]", namespace) for n, (rule, matches) in enumerate(matched))
 
 
 def _rule(rule: wire.Rule, matches: tuple[Match, ...], field: str, namespace: str) -> RouteRule:
     _bounded(rule.backend_refs, f"{field}.backendRefs")
     backends = tuple(
-        _backend(each, f"{field}.backendRefs[{n}]", namespace) for n, each in enumerate(rule.backend_refs or ())
+        _backend(ref, f"{field}.backendRefs[{n}]", namespace) for n, ref in enumerate(rule.backend_refs or ())
     )
     row = RouteRule(matches=matches, backends=backends)
     _bounded(rule.filters, f"{field}.filters")
-    for number, each in enumerate(rule.filters or ()):
-        row = _filtered(row, each, f"{field}.filters[{number}]", namespace)
+    for number, rule_filter in enumerate(rule.filters or ()):
+        row = _filtered(row, rule_filter, f"{field}.filters[{number}]", namespace)
     if row.redirect is not None and (row.backends or row.rewrite is not None):
         raise Invalid(f"{field}.filters: RequestRedirect excludes backends and URLRewrite")
-    edits = [each.path for each in (row.redirect, row.rewrite) if each is not None and each.path is not None]
-    if any(each.type == "ReplacePrefixMatch" for each in edits) and any(m.path_type != "PathPrefix" for m in matches):
+    edits = [edit.path for edit in (row.redirect, row.rewrite) if edit is not None and edit.path is not None]
+    if any(edit.type == "ReplacePrefixMatch" for edit in edits) and any(m.path_type != "PathPrefix" for m in matches):
         raise Invalid(f"{field}.filters: ReplacePrefixMatch wants matches of type PathPrefix")
     return replace(row, **_patience(rule, field))
 
 
 def _patience(rule: wire.Rule, field: str) -> dict[str, object]:
-    """Timeouts and retries."""
-    found: dict[str, object] = {}
+    """Return the timeouts and retries of a rule, by field."""
+    settings: dict[str, object] = {}
     if rule.timeouts is not None:
         whole = _seconds(rule.timeouts.request, f"{field}.timeouts.request")
-        each = _seconds(rule.timeouts.backend_request, f"{field}.timeouts.backendRequest")
-        if whole and each > whole:
+        attempt = _seconds(rule.timeouts.backend_request, f"{field}.timeouts.backendRequest")
+        if whole and attempt > whole:
             raise Invalid(f"{field}.timeouts.backendRequest: longer than request")
-        found |= {"timeout": whole, "backend_timeout": each}
+        settings |= {"timeout": whole, "backend_timeout": attempt}
     if rule.retry is not None:
-        codes = tuple(sorted(set(rule.retry.codes or ())))
-        if len(codes) > MAX_LIST * 4 or not all(400 <= code <= 599 for code in codes):
-            raise Invalid(f"{field}.retry.codes: want codes from 400 to 599")
+        listed = bounds.size(rule.retry.codes or [], most=MAX_LIST * 4, field=f"{field}.retry.codes")
+        codes = tuple(
+            sorted({bounds.count(code, least=400, most=599, field=f"{field}.retry.codes") for code in listed})
+        )
         attempts = 1 if rule.retry.attempts is None else rule.retry.attempts
-        if not 0 <= attempts <= MAX_ATTEMPTS:
-            raise Invalid(f"{field}.retry.attempts: {attempts} is not between 0 and {MAX_ATTEMPTS}")
-        found["retries"] = Retries(codes, attempts, _seconds(rule.retry.backoff, f"{field}.retry.backoff"))
-    return found
+        bounds.count(attempts, most=MAX_ATTEMPTS, field=f"{field}.retry.attempts")
+        settings["retries"] = Retries(codes, attempts, _seconds(rule.retry.backoff, f"{field}.retry.backoff"))
+    return settings
 
 
-def _filtered(row: RouteRule, found: wire.Filter, field: str, namespace: str) -> RouteRule:
-    match found.type:
-        case "RequestHeaderModifier" if found.request_header_modifier is not None:
-            return replace(row, request=_edit(found.request_header_modifier, f"{field}.requestHeaderModifier"))
-        case "ResponseHeaderModifier" if found.response_header_modifier is not None:
-            return replace(row, response=_edit(found.response_header_modifier, f"{field}.responseHeaderModifier"))
-        case "RequestRedirect" if found.request_redirect is not None:
-            return replace(row, redirect=_redirection(found.request_redirect, f"{field}.requestRedirect"))
-        case "URLRewrite" if found.url_rewrite is not None:
-            path = _path_edit(found.url_rewrite.path, f"{field}.urlRewrite.path")
-            host = _host(found.url_rewrite.hostname, f"{field}.urlRewrite.hostname")
+def _filtered(row: RouteRule, rule_filter: wire.Filter, field: str, namespace: str) -> RouteRule:
+    match rule_filter.type:
+        case "RequestHeaderModifier" if rule_filter.request_header_modifier is not None:
+            return replace(row, request=_edit(rule_filter.request_header_modifier, f"{field}.requestHeaderModifier"))
+        case "ResponseHeaderModifier" if rule_filter.response_header_modifier is not None:
+            return replace(row, response=_edit(rule_filter.response_header_modifier, f"{field}.responseHeaderModifier"))
+        case "RequestRedirect" if rule_filter.request_redirect is not None:
+            return replace(row, redirect=_redirection(rule_filter.request_redirect, f"{field}.requestRedirect"))
+        case "URLRewrite" if rule_filter.url_rewrite is not None:
+            path = _path_edit(rule_filter.url_rewrite.path, f"{field}.urlRewrite.path")
+            host = _host(rule_filter.url_rewrite.hostname, f"{field}.urlRewrite.hostname")
             return replace(row, rewrite=Rewrite(host, path))
-        case "RequestMirror" if found.request_mirror is not None:
-            return replace(row, mirrors=(*row.mirrors, _mirror(found.request_mirror, field, namespace)))
+        case "RequestMirror" if rule_filter.request_mirror is not None:
+            return replace(row, mirrors=(*row.mirrors, _mirror(rule_filter.request_mirror, field, namespace)))
         case other:
-            raise Invalid(f"{field}.type: '{other[:64]}' is not supported, or its field is missing")
+            raise Invalid(f"{field}.type: {bounds.shown(other)} is not supported, or its field is missing")
 
 
-def _mirror(found: wire.RequestMirror, field: str, namespace: str) -> Mirror:
-    to, reason, message = _ref(found.backend_ref, f"{field}.requestMirror.backendRef", namespace)
+def _mirror(request_mirror: wire.RequestMirror, field: str, namespace: str) -> Mirror:
+    target, reason, message = _ref(request_mirror.backend_ref, f"{field}.requestMirror.backendRef", namespace)
     if reason:
         raise Invalid(message)
-    if found.fraction is not None:
-        denominator = 100 if found.fraction.denominator is None else found.fraction.denominator
-        if not 0 <= found.fraction.numerator <= denominator or not 0 < denominator <= MAX_WEIGHT:
-            raise Invalid(f"{field}.requestMirror.fraction: is not between 0 and 1")
-        return Mirror(to, found.fraction.numerator, denominator)
-    percent = 100 if found.percent is None else found.percent
-    if not 0 <= percent <= 100:
-        raise Invalid(f"{field}.requestMirror.percent: {percent} is not between 0 and 100")
-    return Mirror(to, percent, 100)
+    if request_mirror.fraction is not None:
+        where = f"{field}.requestMirror.fraction"
+        whole = 100 if request_mirror.fraction.denominator is None else request_mirror.fraction.denominator
+        denominator = bounds.count(whole, least=1, most=MAX_WEIGHT, field=f"{where}.denominator")
+        numerator = bounds.count(request_mirror.fraction.numerator, most=denominator, field=f"{where}.numerator")
+        return Mirror(target, numerator, denominator)
+    percent = 100 if request_mirror.percent is None else request_mirror.percent
+    return Mirror(target, bounds.count(percent, most=100, field=f"{field}.requestMirror.percent"), 100)
 
 
-def _backend(found: wire.BackendRef, field: str, namespace: str) -> BackendRef:
-    ref = wire.ObjectRef(found.group, found.kind, found.namespace, found.name, found.port)
-    to, reason, message = _ref(ref, field, namespace)
-    weight = 1 if found.weight is None else found.weight
-    if not 0 <= weight <= MAX_WEIGHT:
-        raise Invalid(f"{field}.weight: {weight} is not between 0 and {MAX_WEIGHT}")
-    backend = BackendRef(to, weight, reason, message)
-    _bounded(found.filters, f"{field}.filters")
-    for number, each in enumerate(found.filters or ()):
+def _backend(backend_ref: wire.BackendRef, field: str, namespace: str) -> BackendRef:
+    ref = wire.ObjectRef(backend_ref.group, backend_ref.kind, backend_ref.namespace, backend_ref.name, backend_ref.port)
+    target, reason, message = _ref(ref, field, namespace)
+    weight = bounds.count(
+        1 if backend_ref.weight is None else backend_ref.weight, most=MAX_WEIGHT, field=f"{field}.weight"
+    )
+    backend = BackendRef(target, weight, reason, message)
+    _bounded(backend_ref.filters, f"{field}.filters")
+    for number, rule_filter in enumerate(backend_ref.filters or ()):
         where = f"{field}.filters[{number}]"
-        if each.type == "RequestHeaderModifier" and each.request_header_modifier is not None:
-            backend = replace(backend, request=_edit(each.request_header_modifier, where))
-        elif each.type == "ResponseHeaderModifier" and each.response_header_modifier is not None:
-            backend = replace(backend, response=_edit(each.response_header_modifier, where))
+        if rule_filter.type == "RequestHeaderModifier" and rule_filter.request_header_modifier is not None:
+            backend = replace(backend, request=_edit(rule_filter.request_header_modifier, where))
+        elif rule_filter.type == "ResponseHeaderModifier" and rule_filter.response_header_modifier is not None:
+            backend = replace(backend, response=_edit(rule_filter.response_header_modifier, where))
         else:
-            raise Invalid(f"{where}.type: '{each.type[:64]}' is not supported for one backend")
+            raise Invalid(f"{where}.type: {bounds.shown(rule_filter.type)} is not supported for one backend")
     return backend
 
 
-def _ref(found: wire.ObjectRef, field: str, namespace: str) -> tuple[ServiceRef, str, str]:
-    """The target, and the reason and message why it cannot be used; empty: it can, as far as the reference goes."""
-    if (found.group, found.kind) == CLUSTER:
-        if found.namespace or found.port:
+def _ref(object_ref: wire.ObjectRef, field: str, namespace: str) -> tuple[ServiceRef, str, str]:
+    """Return the target, then the reason and message why the reference is invalid (both empty if it is valid)."""
+    if (object_ref.group, object_ref.kind) == CLUSTER:
+        if object_ref.namespace or object_ref.port:
             raise Invalid(f"{field}: a Cluster takes no namespace and no port: the port is the one that is called")
-        return ServiceRef("Cluster", ServiceName(found.name[:MAX_TEXT])), "", ""
-    kind = KINDS.get((found.group or "", found.kind or "Service"))
-    to = ServiceRef(kind or "Service", service_name(found.namespace or namespace, found.name), found.port or 0)
+        return (
+            ServiceRef("Cluster", ServiceName(bounds.text(object_ref.name, most=MAX_NAME, field=f"{field}.name"))),
+            "",
+            "",
+        )
+    kind = KINDS.get((object_ref.group or "", object_ref.kind or "Service"))
+    port = bounds.port(object_ref.port, field=f"{field}.port") if object_ref.port else 0
+    target = ServiceRef(kind or "Service", _name(object_ref.namespace, object_ref.name, field, namespace), port)
     if kind is None:
         kinds = "Service, ServiceImport and Cluster"
-        return to, "InvalidKind", f"{field}: kind '{(found.kind or '')[:64]}' is none of {kinds}"
-    if not found.name or not 0 < (found.port or 0) < 65536:
-        return to, "BackendNotFound", f"{field}: name or port is missing"
-    return to, "", ""
+        return target, "InvalidKind", f"{field}: kind {bounds.shown(object_ref.kind)} is none of {kinds}"
+    if not object_ref.name or not port:
+        return target, "BackendNotFound", f"{field}: name or port is missing"
+    return target, "", ""
 
 
-def _http_match(found: wire.HttpMatch, field: str) -> Match:
+def _http_match(wire_match: wire.HttpMatch, field: str) -> Match:
     kind, path = "PathPrefix", "/"
-    if found.path is not None:
-        kind, path = found.path.type or "PathPrefix", "/" if found.path.value is None else found.path.value
-    if kind not in get_args(PathType):
-        raise Invalid(f"{field}.path.type: '{kind[:64]}' is not known")
-    if kind == "RegularExpression":
+    if wire_match.path is not None:
+        kind, path = (
+            wire_match.path.type or "PathPrefix",
+            "/" if wire_match.path.value is None else wire_match.path.value,
+        )
+    path_type: PathType = bounds.choice(kind, get_args(PathType), field=f"{field}.path.type")
+    if path_type == "RegularExpression":
         _regex(path, f"{field}.path.value")
-    elif len(path) > MAX_TEXT or PATH.match(path) is None:
-        raise Invalid(f"{field}.path.value: '{path[:64]}' is no absolute path")
-    if found.method is not None and found.method not in METHODS:
-        raise Invalid(f"{field}.method: '{found.method[:64]}' is not known")
+    else:
+        PATH.text(path, field=f"{field}.path.value")
     return Match(
         path=path,
-        path_type=cast("PathType", kind),
-        method=found.method or "",
-        headers=_values(found.headers, f"{field}.headers", headers=True),
-        query=_values(found.query_params, f"{field}.queryParams", headers=False),
+        path_type=path_type,
+        method="" if wire_match.method is None else bounds.choice(wire_match.method, METHODS, field=f"{field}.method"),
+        headers=_values(wire_match.headers, f"{field}.headers", headers=True),
+        query=_values(wire_match.query_params, f"{field}.queryParams", headers=False),
     )
 
 
-def _grpc_match(found: wire.GrpcMatch, field: str) -> Match:
-    headers = _values(found.headers, f"{field}.headers", headers=True)
-    method = found.method or wire.GrpcMethod()
+def _grpc_match(wire_match: wire.GrpcMatch, field: str) -> Match:
+    headers = _values(wire_match.headers, f"{field}.headers", headers=True)
+    method = wire_match.method or wire.GrpcMethod()
     service, name = method.service or "", method.method or ""
     if not service and not name:
         return Match(headers=headers)
@@ -293,93 +392,78 @@ def _grpc_match(found: wire.GrpcMatch, field: str) -> Match:
         _regex(expression, f"{field}.method")
         return Match(expression, "RegularExpression", headers=headers)
     for part, text in (("service", service), ("method", name)):
-        if text and (len(text) > MAX_TEXT or GRPC_NAME.match(text) is None):
-            raise Invalid(f"{field}.method.{part}: '{text[:64]}' is no name of gRPC")
+        if text:
+            GRPC_NAME.text(text, field=f"{field}.method.{part}")
     if service and name:
         return Match(f"/{service}/{name}", "Exact", headers=headers)
     if service:
         return Match(f"/{service}", "PathPrefix", headers=headers)
-    return Match(f"/[^/]+/{re.escape(name)}", "RegularExpression", headers=headers)
+    return Match(f"/[^/]+/{expressions.literal(name)}", "RegularExpression", headers=headers)
 
 
-def _values(found: list[wire.HeaderMatch] | None, field: str, *, headers: bool) -> tuple[ValueMatch, ...]:
-    """Matches of names, each once: of several the first counts. Names of headers are compared without case."""
-    _bounded(found, field)
+def _values(conditions: list[wire.HeaderMatch] | None, field: str, *, headers: bool) -> tuple[ValueMatch, ...]:
+    """Return the sorted matches by name. The first match of a name wins. Header names are case-insensitive."""
+    _bounded(conditions, field)
     values: dict[str, ValueMatch] = {}
-    for number, each in enumerate(found or ()):
-        if NAME.match(each.name) is None or len(each.value) > MAX_TEXT * 4:
-            raise Invalid(f"{field}[{number}]: '{each.name[:64]}' is no name, or its value is too long")
-        name = each.name.lower() if headers else each.name
-        if each.type == "RegularExpression":
-            _regex(each.value, f"{field}[{number}].value")
-        values.setdefault(name, ValueMatch(name, each.value, each.type == "RegularExpression"))
+    for number, condition in enumerate(conditions or ()):
+        written = NAME.text(condition.name, field=f"{field}[{number}].name")
+        bounds.size(condition.value, most=MAX_VALUE, field=f"{field}[{number}].value")
+        name = written.lower() if headers else written
+        if condition.type == "RegularExpression":
+            _regex(condition.value, f"{field}[{number}].value")
+        values.setdefault(name, ValueMatch(name, condition.value, condition.type == "RegularExpression"))
     return tuple(sorted(values.values()))
 
 
-def _edit(found: wire.HeaderModifier, field: str) -> HeaderEdit:
-    for part, each in (("set", found.set), ("add", found.add), ("remove", found.remove)):
-        _bounded(each, f"{field}.{part}")
-    for header in (*(found.set or ()), *(found.add or ())):
-        if NAME.match(header.name) is None or VALUE.match(header.value) is None or len(header.value) > MAX_TEXT * 4:
-            raise Invalid(f"{field}: '{header.name[:64]}' and its value are no header")
-    for name in found.remove or ():
-        if NAME.match(name) is None:
-            raise Invalid(f"{field}.remove: '{name[:64]}' is no header's name")
+def _edit(modifier: wire.HeaderModifier, field: str) -> HeaderEdit:
+    for part, entries in (("set", modifier.set), ("add", modifier.add), ("remove", modifier.remove)):
+        _bounded(entries, f"{field}.{part}")
+    for header in (*(modifier.set or ()), *(modifier.add or ())):
+        NAME.text(header.name, field=f"{field}.name")
+        VALUE.text(header.value, field=f"{field}.value")
+    for name in modifier.remove or ():
+        NAME.text(name, field=f"{field}.remove")
     return HeaderEdit(
-        tuple((each.name.lower(), each.value) for each in found.set or ()),
-        tuple((each.name.lower(), each.value) for each in found.add or ()),
-        tuple(name.lower() for name in found.remove or ()),
+        tuple((entries.name.lower(), entries.value) for entries in modifier.set or ()),
+        tuple((entries.name.lower(), entries.value) for entries in modifier.add or ()),
+        tuple(name.lower() for name in modifier.remove or ()),
     )
 
 
-def _redirection(found: wire.RequestRedirect, field: str) -> Redirection:
-    if found.scheme not in (None, "http", "https"):
-        raise Invalid(f"{field}.scheme: '{(found.scheme or '')[:16]}' is neither http nor https")
-    status = found.status_code or 302
-    if status not in (301, 302, 303, 307, 308):
-        raise Invalid(f"{field}.statusCode: {status} is none of 301, 302, 303, 307, 308")
-    if not 0 <= (found.port or 0) < 65536:
-        raise Invalid(f"{field}.port: {found.port} is no port")
-    host = _host(found.hostname, f"{field}.hostname")
-    return Redirection(found.scheme or "", host, found.port or 0, _path_edit(found.path, f"{field}.path"), status)
+def _redirection(redirect: wire.RequestRedirect, field: str) -> Redirection:
+    scheme = (
+        "" if redirect.scheme is None else bounds.choice(redirect.scheme, ("http", "https"), field=f"{field}.scheme")
+    )
+    status = bounds.choice(redirect.status_code or 302, (301, 302, 303, 307, 308), field=f"{field}.statusCode")
+    port = bounds.port(redirect.port, field=f"{field}.port") if redirect.port else 0
+    host = _host(redirect.hostname, f"{field}.hostname")
+    return Redirection(scheme, host, port, _path_edit(redirect.path, f"{field}.path"), status)
 
 
-def _path_edit(found: wire.PathModifier | None, field: str) -> PathEdit | None:
-    if found is None:
+def _path_edit(modifier: wire.PathModifier | None, field: str) -> PathEdit | None:
+    if modifier is None:
         return None
-    value = found.replace_full_path if found.type == "ReplaceFullPath" else found.replace_prefix_match
-    if found.type not in ("ReplaceFullPath", "ReplacePrefixMatch") or value is None:
-        raise Invalid(f"{field}.type: '{found.type[:64]}' is not known, or its field is missing")
-    if len(value) > MAX_TEXT or (value and PATH.match(value) is None):
-        raise Invalid(f"{field}: '{value[:64]}' is no absolute path")
-    return PathEdit("ReplaceFullPath" if found.type == "ReplaceFullPath" else "ReplacePrefixMatch", value)
+    value = modifier.replace_full_path if modifier.type == "ReplaceFullPath" else modifier.replace_prefix_match
+    if value is None:
+        raise Invalid(f"{field}.type: {bounds.shown(modifier.type)} is not supported, or its field is missing")
+    kind: PathEditType = bounds.choice(modifier.type, get_args(PathEditType), field=f"{field}.type")
+    return PathEdit(kind, PATH.text(value, field=field) if value else "")
 
 
-def _host(found: str | None, field: str) -> str:
-    if found and HOST.match(found) is None:
-        raise Invalid(f"{field}: '{found[:64]}' is no host name")
-    return found or ""
+def _host(hostname: str | None, field: str) -> str:
+    return HOST.text(hostname, field=field) if hostname else ""
 
 
 def _regex(text: str, field: str) -> None:
-    """Refuse what Envoy would: it would keep back all routes of the Service for one expression."""
-    if not text or len(text) > MAX_TEXT:
-        raise Invalid(f"{field}: '{text[:64]}' is empty or too long")
-    if why := expressions.problem(text):
-        raise Invalid(f"{field}: '{text[:64]}' is {why}")
+    """Raise Invalid for an expression that Envoy would reject, and with it all routes of the Service."""
+    bounds.size(text, least=1, most=MAX_TEXT, field=field)
+    if problem := expressions.problem(text):
+        raise Invalid(f"{field}: {bounds.shown(text)} is {problem}")
 
 
 def _seconds(text: str | None, field: str) -> float:
-    if not text:
-        return 0.0
-    found = DURATION.match(text)
-    if found is None:
-        raise Invalid(f"{field}: '{text[:32]}' is no duration")
-    hours, minutes, seconds, millis = (int(part or 0) for part in found.groups())
-    return hours * 3600 + minutes * 60 + seconds + millis / 1000
+    return bounds.duration(text, most=MAX_TIMEOUT, field=field) if text else 0.0
 
 
-def _bounded(found: Sized | None, field: str) -> None:
-    count = len(found or ())
-    if count > MAX_LIST:
-        raise Invalid(f"{field}: {count} entries, more than {MAX_LIST}")
+def _bounded(entries: Sized | None, field: str) -> None:
+    bounds.size(entries or (), most=MAX_LIST, field=field)

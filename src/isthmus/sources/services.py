@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from isthmus import bounds
 from isthmus.kube.objects import core
 from isthmus.model.names import ServiceName, derived, service_name
 from isthmus.model.services import Service
@@ -12,7 +13,6 @@ from isthmus.sources import karmada
 from isthmus.sources.normal import (
     AFFINITIES,
     POLICIES,
-    address,
     addresses,
     affinity_seconds,
     families,
@@ -57,8 +57,11 @@ def service(wire: core.Service) -> Service:
 
 
 def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
-    """The import that a Service stands for: its owner; the one of its name, where Karmada wrote it; else the one that
-    its label names, if the Service's name is that one's hash."""
+    """Return the import whose derived Service this is; empty for an ordinary Service.
+
+    It is the owner, else for a Service of Karmada's the import of its name, else the one that the label names if the
+    Service's name is that import's hash.
+    """
     namespace = wire.metadata.namespace
     labels, owners = wire.metadata.labels, wire.metadata.owner_references
     for owner in owners or ():
@@ -75,7 +78,9 @@ def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
 
 
 def _load_balancer_ips(status: core.LoadBalancerStatus) -> tuple[str, ...]:
-    """Addresses whose packets arrive as they are; one that a proxy stands behind is not ours to answer."""
+    """Return the addresses in mode VIP. Packets to one in mode Proxy have to pass through the proxy."""
     ingress = status.ingress or ()
     field = "status.loadBalancer.ingress"
-    return tuple(sorted({address(i.ip, field=field) for i in ingress if i.ip and i.ip_mode in (None, "", "VIP")}))
+    return tuple(
+        sorted({bounds.address(i.ip, field=field) for i in ingress if i.ip and i.ip_mode in (None, "", "VIP")})
+    )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from socket import AF_INET, inet_pton
 from typing import Final
 
 from msgspec import structs
 
+from isthmus.bounds import address, packed_ipv4
 from isthmus.kube.objects import discovery
 from isthmus.model.names import ClusterName, service_name
 from isthmus.model.services import Condition, Endpoint, EndpointSet
 from isthmus.model.sources import KARMADA, KUBERNETES
 from isthmus.sources import karmada
-from isthmus.sources.normal import address, ports_of_endpoints
+from isthmus.sources.normal import ports_of_endpoints
 from isthmus.sources.sink import Malformed
 
 OF_SERVICE: Final = "kubernetes.io/service-name"
 OF_CLUSTER: Final = "multicluster.kubernetes.io/source-cluster"
-"""Label of slices that stand for another cluster's endpoints."""
+"""Label of slices that hold another cluster's endpoints."""
 
 READY: Final = Condition.READY
 
@@ -29,7 +29,7 @@ _address = attrgetter("address")
 def endpoint_set(
     cluster: ClusterName, *, remote: bool = False
 ) -> Callable[[discovery.EndpointSlice], EndpointSet | None]:
-    """The conversion for a cluster of this name; slices of other clusters are rows only with ``remote``."""
+    """Return the conversion for the own cluster's name. ``remote`` includes slices of other clusters."""
 
     def convert(wire: discovery.EndpointSlice) -> EndpointSet | None:
         labels = wire.metadata.labels
@@ -38,17 +38,17 @@ def endpoint_set(
             return None
         if karmada.dispatched(wire.metadata):
             return _dispatched(wire, service)
-        of = labels.get(OF_CLUSTER) or cluster
-        if of != cluster and not remote:
+        owner = labels.get(OF_CLUSTER) or cluster
+        if owner != cluster and not remote:
             return None
         name = service_name(wire.metadata.namespace, service)
-        return EndpointSet(name, ClusterName(of), KUBERNETES, wire.metadata.name, _endpoints(wire))
+        return EndpointSet(name, ClusterName(owner), KUBERNETES, wire.metadata.name, _endpoints(wire))
 
     return convert
 
 
 def _dispatched(wire: discovery.EndpointSlice, service: str) -> EndpointSet:
-    """Endpoints that Karmada brought from another member. Nodes, zones' hints and pods are that cluster's affair."""
+    """Return endpoints that Karmada copied from another member, without nodes, zone hints and pods of that cluster."""
     provider = karmada.provider(wire.metadata)
     if provider is None:
         raise Malformed(f"metadata: neither {karmada.PROVIDER} nor the name tell whose endpoints these are")
@@ -62,7 +62,7 @@ def _dispatched(wire: discovery.EndpointSlice, service: str) -> EndpointSet:
 
 
 def condition(wire: discovery.EndpointConditions | None) -> Condition:
-    """The three conditions as one (KEP-1669). Missing ones count as ready; ready counts even if terminating."""
+    """Join the three conditions (KEP-1669). A missing ``ready`` is true, and ready wins over terminating."""
     if wire is None or wire.ready is not False:
         return READY
     if not wire.terminating:
@@ -71,35 +71,36 @@ def condition(wire: discovery.EndpointConditions | None) -> Condition:
 
 
 def _endpoints(wire: discovery.EndpointSlice) -> tuple[Endpoint, ...]:
-    """Sorted by address; an address that is there twice counts once."""
+    """Return the endpoints, sorted by address. An address that is listed twice has its best condition.
+
+    That is a pod that has ended and its successor with the same address (kubernetes#135266).
+    """
     ports = ports_of_endpoints(wire.ports)
     namespace = wire.metadata.namespace
-    found: dict[str, Endpoint] = {}
-    for each in wire.endpoints or ():  # hot:
-        if not each.addresses:
-            raise Malformed(f"endpoints[{_position(wire, each)}].addresses: empty")
-        host = each.addresses[0]
+    endpoints: dict[str, Endpoint] = {}
+    for endpoint in wire.endpoints or ():  # hot:
+        if not endpoint.addresses:
+            raise Malformed(f"endpoints[{_position(wire, endpoint)}].addresses: empty")
+        host = endpoint.addresses[0]
         try:
-            inet_pton(AF_INET, host)  # nearly all: canonical as they are (sources/normal.py)
+            packed_ipv4(host)
         except (OSError, ValueError):
-            try:
-                host = address(host, field="addresses")
-            except Malformed as why:
-                raise Malformed(f"endpoints[{_position(wire, each)}].{why}") from None
-        if host in found:
+            host = address(host, field=f"endpoints[{_position(wire, endpoint)}].addresses")
+        target, conditions, hints = endpoint.target_ref, endpoint.conditions, endpoint.hints
+        state = READY if conditions is None or conditions.ready else condition(conditions)
+        if host in endpoints and endpoints[host].condition <= state:
             continue
-        target, conditions, hints = each.target_ref, each.conditions, each.hints
-        found[host] = Endpoint(
+        endpoints[host] = Endpoint(
             host,
             ports,
-            READY if conditions is None or conditions.ready else condition(conditions),
-            each.hostname or "",
-            each.node_name or "",
-            each.zone or "",
+            state,
+            endpoint.hostname or "",
+            endpoint.node_name or "",
+            endpoint.zone or "",
             tuple(sorted([zone.name for zone in hints.for_zones or ()])) if hints else (),
             f"{target.namespace or namespace}/{target.name}" if target and target.kind == "Pod" else "",
         )
-    return tuple(found.values() if len(found) < 2 else sorted(found.values(), key=_address))
+    return tuple(endpoints.values() if len(endpoints) < 2 else sorted(endpoints.values(), key=_address))
 
 
 def _position(wire: discovery.EndpointSlice, endpoint: discovery.Endpoint) -> int:

@@ -26,7 +26,9 @@ The contract:
 - **Rows are immutable**, true (``bool``), and compare by value. A put of a row equal to the present one is no change.
 """
 
+from isthmus.statedb.affected import on_change, through, unit_of
 from isthmus.statedb.changes import Change, Changes
+from isthmus.statedb.containment import part
 from isthmus.statedb.database import Database, Initializer, TableStats
 from isthmus.statedb.derive import Derivations, DerivationsStats
 from isthmus.statedb.derived import (
@@ -38,24 +40,26 @@ from isthmus.statedb.derived import (
     Dirty,
     Pairs,
     PendingWrites,
-    each,
     pending,
+    per_row,
     rewrite,
 )
 from isthmus.statedb.errors import Overrun, StateError
-from isthmus.statedb.growth import Growth
+from isthmus.statedb.faults import Cause, Fault, FaultKey, Faults, FaultTable, describe_bug, raised_at
 from isthmus.statedb.index import Rows, first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Operations, Reconciler, ReconcilerStats, Status
 from isthmus.statedb.retry import Retry
-from isthmus.statedb.table import Attribute, Table
+from isthmus.statedb.table import AnyTable, Attribute, Table
 from isthmus.statedb.transaction import WriteTxn
 
 __all__ = [
     "Affected",
     "AffectedBatch",
+    "AnyTable",
     "Attribute",
     "Backoff",
+    "Cause",
     "Change",
     "Changes",
     "Database",
@@ -65,7 +69,10 @@ __all__ = [
     "Derived",
     "DerivedTogether",
     "Dirty",
-    "Growth",
+    "Fault",
+    "FaultKey",
+    "FaultTable",
+    "Faults",
     "Initializer",
     "NotPruned",
     "Operations",
@@ -83,9 +90,15 @@ __all__ = [
     "Table",
     "TableStats",
     "WriteTxn",
-    "each",
+    "describe_bug",
     "first_of",
+    "on_change",
+    "part",
     "pending",
+    "per_row",
+    "raised_at",
     "rewrite",
     "rows_of",
+    "through",
+    "unit_of",
 ]

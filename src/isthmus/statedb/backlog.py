@@ -10,36 +10,36 @@ from typing import Any, Generic, NamedTuple, TypeVar
 R = TypeVar("R")
 
 Group = tuple[int, dict[Any, R | None]]
-"""A mark, and rows that are reconciled in one round, by key and in their order. No NamedTuple: there is one for nearly
-each key, and making it took as long as all else that is done here for that key."""
+"""A mark, and the rows that are reconciled in one round, by key, in order. A plain tuple: nearly every key makes one,
+and a NamedTuple took as long to make as the rest of the work for that key."""
 Queue = dict[Hashable, Group[R]]
 
 
 class Apart(NamedTuple, Generic[R]):
-    """Rows of one queue, each alone in its group, that came while nothing waited: nearly all that come in masses. They
-    are taken as they came, and are in no queue unless more come meanwhile."""
+    """Rows that were added to an empty backlog, each alone in its group: the usual bulk load. They are taken straight
+    from this iterator, and are spread into a queue only when more rows are added before it is exhausted."""
 
     mark: int
     urgent: bool
     rows: Iterator[tuple[Any, R | None]]
     groups: Iterator[Hashable] | None
-    """Of each row; None: the key is a group by itself."""
+    """The group of each row; ``None`` if each key forms its own group."""
 
 
 class Backlog(Generic[R]):
-    """Rows that wait for a round, by key: as they are wanted, None for one that is to be deleted.
+    """Rows that wait for a round, by key: the desired row, or ``None`` if the row is to be deleted.
 
-    A few changes go into the urgent queue while it has room, masses into the bulk queue. The keys of a group are in one
-    queue and leave it together. Each group has a mark: the revision up to which changes had been taken in before it.
+    Small changes enter the urgent queue while it has room, large ones the bulk queue. The keys of a group are in one
+    queue and leave it together. Each group has a mark: the revision up to which changes had been read before it.
 
-    Invariant: a key is in one group, the one with which it was added last, with the row that was.
+    Invariant: a key is in exactly one group, that of its latest ``add``, with the row of that call.
     """
 
     def __init__(self) -> None:
         self._group_of: dict[Any, Hashable] = {}
-        """Of each key that waits and was added with a group; another is a group by itself."""
+        """Group of each waiting key that was added with one; any other key forms its own group."""
         self._apart: Apart[R] | None = None
-        """While it has rows, the queues have none."""
+        """Both queues are empty while this holds rows."""
         self._urgent: Queue[R] = {}
         self._bulk: Queue[R] = {}
         self._count = 0
@@ -49,9 +49,9 @@ class Backlog(Generic[R]):
         return self._count
 
     def add(self, rows: Mapping[Any, R | None], groups: Sequence[Hashable] | None, *, mark: int, room: int) -> None:
-        """Queue rows, each with its group, in their order: as urgent where fewer than ``room`` are.
+        """Queue rows in order, each with its group: as urgent while fewer than ``room`` rows are.
 
-        Without groups each key is one by itself. A group in the bulk queue becomes urgent with one of its keys.
+        Without groups each key forms its own group. A bulk group becomes urgent when one of its keys does.
         """
         if not rows:
             return
@@ -69,8 +69,8 @@ class Backlog(Generic[R]):
             if self._urgent_keys < room and group in bulk:
                 urgent[group] = bulk.pop(group)
                 self._urgent_keys += len(urgent[group][1])
-            there = urgent.get(group) or bulk.get(group)
-            if there is None:
+            entry = urgent.get(group) or bulk.get(group)
+            if entry is None:
                 self._count += 1
                 if self._urgent_keys < room:
                     urgent[group] = (mark, {key: row})
@@ -78,13 +78,13 @@ class Backlog(Generic[R]):
                 else:
                     bulk[group] = (mark, {key: row})
                 continue
-            if key not in there[1]:
+            if key not in entry[1]:
                 self._count += 1
                 self._urgent_keys += group in urgent
-            there[1][key] = row
+            entry[1][key] = row
 
     def _spread(self) -> None:
-        """Have the rows that wait apart in their queue: more have come."""
+        """Move the rows of ``_apart`` into their queue, before more rows join."""
         if self._apart is None:
             return
         mark, urgent, rows, groups = self._apart
@@ -97,57 +97,57 @@ class Backlog(Generic[R]):
         self._apart = None
 
     def _move(self, key: Any, row: R | None, before: Hashable, group: Hashable) -> None:
-        """A key that waits is of another group now. It has waited since its old mark, and so has that group from now
-        on: as an urgent one, for marks in the bulk queue only rise."""
+        """Move a waiting key to another group. That group takes over the older mark of the two, and becomes urgent:
+        marks in the bulk queue must only rise."""
         urgent, bulk = self._urgent, self._bulk
         queue = urgent if before in urgent else bulk
-        mark, left = queue[before]
-        del left[key]
+        mark, remaining = queue[before]
+        del remaining[key]
         self._urgent_keys -= queue is urgent
-        if not left:
+        if not remaining:
             del queue[before]
         if group in bulk:
             urgent[group] = bulk.pop(group)
             self._urgent_keys += len(urgent[group][1])
-        lowest, there = urgent.get(group) or (mark, {})
-        there[key] = row
-        urgent[group] = (min(lowest, mark), there)
+        lowest, waiting = urgent.get(group) or (mark, {})
+        waiting[key] = row
+        urgent[group] = (min(lowest, mark), waiting)
         self._urgent_keys += 1
         self._group_of[key] = group
 
     def take(self, most: int) -> list[tuple[Any, R | None]]:
-        """About ``most`` rows, oldest first: whole groups; a quarter from the bulk queue, which never starves."""
+        """Remove and return about ``most`` rows: whole groups, oldest first, a quarter of them from the bulk queue."""
         if self._apart is not None:
-            taken = [*islice(self._apart.rows, most)]
+            batch = [*islice(self._apart.rows, most)]
             if self._apart.groups is not None:
-                deque(islice(self._apart.groups, len(taken)), maxlen=0)
-            self._count -= len(taken)
-            self._urgent_keys -= len(taken) if self._apart.urgent else 0
+                deque(islice(self._apart.groups, len(batch)), maxlen=0)
+            self._count -= len(batch)
+            self._urgent_keys -= len(batch) if self._apart.urgent else 0
             if not self._count:
                 self._apart = None
-            return taken
+            return batch
         rows = self._from(self._urgent, most - min(most // 4, len(self) - self._urgent_keys))
         rows.update(self._from(self._bulk, most - len(rows)))
         rows.update(self._from(self._urgent, most - len(rows)))
         return [*rows.items()]
 
     def _from(self, queue: Queue[R], most: int) -> dict[Any, R | None]:
-        taken: dict[Any, R | None] = {}
+        batch: dict[Any, R | None] = {}
         groups: list[Hashable] = []
         for group, (_, rows) in queue.items():  # hot:
-            if len(taken) >= most:
+            if len(batch) >= most:
                 break
-            taken.update(rows)
+            batch.update(rows)
             groups.append(group)
         deque(map(queue.__delitem__, groups), maxlen=0)
         if self._group_of:
-            deque(map(self._group_of.__delitem__, taken), maxlen=0)
-        self._count -= len(taken)
-        self._urgent_keys -= len(taken) if queue is self._urgent else 0
-        return taken
+            deque(map(self._group_of.__delitem__, batch), maxlen=0)
+        self._count -= len(batch)
+        self._urgent_keys -= len(batch) if queue is self._urgent else 0
+        return batch
 
     def mark(self, otherwise: int) -> int:
-        """The lowest mark of all groups; ``otherwise`` where there are none."""
+        """Lowest mark of all groups; ``otherwise`` if nothing waits."""
         if self._apart is not None:
             return self._apart.mark
         oldest = next(iter(self._bulk.values()), None)  # they are queued in the order of their marks

@@ -1,8 +1,8 @@
-"""What changed since a reader last looked, deletions included.
+"""Readers of a table's changes, deletions included.
 
-A reader keeps, per key, the row as the reader last saw it and the one that was written last. So it coalesces (a
-hundred writes between two reads are one change), needs no graveyard and no look-up in the table, and its memory is
-bounded by the distinct keys it has not yet read.
+A reader keeps, per key, the row that it last returned and the row written last. So it coalesces (a hundred writes
+between two reads are one change), needs no graveyard and no look-up in the table, and its memory is bounded by the
+distinct keys it has not yet read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Change(NamedTuple, Generic[R]):
-    """What became of one key since the reader last looked: put (``new``) or deleted (``new`` is None)."""
+    """Change of one key since the last read: a put, or a deletion if ``new`` is ``None``."""
 
     key: Any
     old: R | None
@@ -31,10 +31,10 @@ class Change(NamedTuple, Generic[R]):
 
 
 class Changes(Generic[R]):
-    """One reader of a table's changes, deletions included; it starts with every present row as an insert.
+    """One reader of a table's changes, deletions included. Its first read returns every row of the table as an insert.
 
-    Read with :meth:`next`, wait with :meth:`wait`, end with :meth:`close`: an abandoned reader keeps what it missed.
-    With a ``limit`` it keeps no more than that many keys: one that falls further behind gets Overrun.
+    Read with :meth:`next`, wait with :meth:`wait`, end with :meth:`close` or by dropping the reader: the database
+    refers to it weakly. With a ``limit``, a reader that leaves more keys than that unread raises Overrun.
     """
 
     def __init__(self, database: Database, table: Table[Any, R], *, limit: int | None = None) -> None:
@@ -44,11 +44,11 @@ class Changes(Generic[R]):
         self._overrun = False
         self._now: dict[Any, R | None] = {table.key(row): row for row in database.snapshot().all(table)}
         self._before: dict[Any, R | None] = dict.fromkeys(self._now)
-        """Of each key that has changed since the last read, in order of its first change: its row now, and then."""
+        """Rows at the last read, and current rows (``_now``), of each key changed since, in order of first change."""
         self._shared = False
-        """Whether these dicts are those of a transaction, which other readers may hold too."""
+        """True while both dicts are a transaction's own, which other readers may share: copy before writing."""
         self._rewritten = False
-        """Whether some key was written more than once since the last read, and may be what it was."""
+        """True if a key was written more than once since the last read, so that it may be unchanged after all."""
         self._wake = asyncio.Event()
         if self._before:
             self._wake.set()
@@ -58,16 +58,16 @@ class Changes(Generic[R]):
 
     @property
     def unread(self) -> int:
-        """How many keys have changed since the last read."""
+        """Number of keys that have changed since the last read."""
         return len(self._before)
 
     @property
     def ready(self) -> bool:
-        """Whether :meth:`wait` would return at once."""
+        """True if :meth:`wait` would return at once."""
         return self._wake.is_set()
 
     def next(self) -> tuple[Snapshot, list[Change[R]]]:
-        """The present snapshot, and what changed up to it since the last call, in order of first change."""
+        """Return a snapshot and the changes up to it since the last call, in order of first change."""
         changes: list[Change[R]] = []
         for old, new in self.pairs():
             row = old if new is None else new
@@ -76,13 +76,13 @@ class Changes(Generic[R]):
         return self._database.snapshot(), changes
 
     def pairs(self) -> list[tuple[R | None, R | None]]:
-        """What changed since the last call as (old row, new row), where no snapshot is needed."""
+        """Return the changes since the last call as (old row, new row), for callers that need no snapshot."""
         if self._overrun:
             raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
-        found = differing(self._before.values(), self._now.values(), rewritten=self._rewritten)
+        pairs = differing(self._before.values(), self._now.values(), rewritten=self._rewritten)
         self._before, self._now, self._rewritten = {}, {}, False
         self._wake.clear()
-        return found
+        return pairs
 
     async def wait(self) -> None:
         """Return when there is something to read."""
@@ -109,21 +109,21 @@ class Changes(Generic[R]):
 
 
 def differing(
-    before: Collection[R | None], now: Collection[R | None], *, rewritten: bool
+    before: Collection[R | None], after: Collection[R | None], *, rewritten: bool
 ) -> list[tuple[R | None, R | None]]:  # hot:
-    """Rows as they were with the same as they are, None for none, without those that came back to what they were:
-    which none did unless one was ``rewritten``, for a write that changes nothing is none."""
-    pairs = zip(before, now, strict=True)
+    """Pair old rows with new ones, ``None`` for none, and drop the pairs that are equal. Only a key that was
+    ``rewritten`` can be equal to what it was: a single write of an equal row is no write."""
+    pairs = zip(before, after, strict=True)
     if not rewritten:
         return [*pairs]
     return [(old, new) for old, new in pairs if old is not new and (old is None or new is None or old != new)]
 
 
-def set_defaults(known: dict[Any, Any], rows: Mapping[Any, Any]) -> bool:
-    """Remember rows by key, but for keys that are known already; whether there were some."""
-    before = len(known)
+def set_defaults(target: dict[Any, Any], rows: Mapping[Any, Any]) -> bool:
+    """Add the rows whose keys ``target`` lacks; True if it had some of the keys already."""
+    before = len(target)
     if before:
-        deque(map(known.setdefault, rows, rows.values()), maxlen=0)
+        deque(map(target.setdefault, rows, rows.values()), maxlen=0)
     else:
-        known.update(rows)  # copies hashes too, which most keys compute anew each time
-    return len(known) < before + len(rows)
+        target.update(rows)  # copies hashes too, which most keys compute anew each time
+    return len(target) < before + len(rows)

@@ -1,8 +1,8 @@
-"""The database: tables changed in place by one transaction at a time, and everybody who reads them.
+"""The database: tables changed in place by one transaction at a time, with their snapshots and change readers.
 
-Invariant: at most one transaction is open, and it runs without ``await``; between transactions the present state of
-every table is what was committed last. Snapshots that are held are known by weak references: a transaction's first
-write of a table makes them read that table through an undo, which takes in what the transaction touched.
+Invariant: at most one transaction is open, and it runs without ``await``; between transactions the current state of
+every table is the committed one. The database refers to snapshots weakly: a transaction's first write of a table makes
+the live ones read that table through an undo, which collects the rows that the transaction touches.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet, ref
 
 from msgspec import Struct
 
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.growth import LEAST, Growth
 from isthmus.statedb.reading import Pending, Reader, Snapshot
 from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
@@ -27,7 +26,7 @@ R = TypeVar("R")
 
 
 class TableStats(Struct, frozen=True, gc=False):
-    """Numbers of a table; ``unread``: changes that the slowest of its readers has not read."""
+    """Statistics of a table. ``unread`` is the number of changes that its slowest reader has not read."""
 
     rows: int
     revision: int
@@ -38,7 +37,7 @@ class TableStats(Struct, frozen=True, gc=False):
 
 
 class Initializer:
-    """A source that will fill a table; completed by the transaction that makes its first list whole."""
+    """A source that fills a table; the transaction that writes its first complete list completes it."""
 
     def __init__(self, table: AnyTable, name: str) -> None:
         self._table = table
@@ -48,26 +47,25 @@ class Initializer:
         return f"<Initializer {self.name} of {self._table.name}>"
 
     def complete(self, txn: WriteTxn) -> None:
-        """The first list is whole with this transaction. Completing again changes nothing."""
+        """Declare that this transaction completes the source's first list. Idempotent."""
         pending = txn.pending(self._table)
         if self.name in pending:
             txn._await_exactly(self._table, pending - {self.name})
 
 
 class Database:
-    """Tables, and everybody who reads and writes them."""
+    """A set of tables, with transactions, snapshots and change readers over them."""
 
     def __init__(self, *tables: AnyTable) -> None:
         self._states: ByTable[TableState] = ByTable()
         self._pending: Pending = ByTable()
-        self._readers: ByTable[dict[Changes[Any], None]] = ByTable()
+        self._readers: ByTable[dict[ReferenceType[Changes[Any]], None]] = ByTable()
+        """Weak references: a reader is freed with the frames of a task that failed, and collects no more changes."""
         self._snapshots: WeakSet[Snapshot] = WeakSet()
         self._watchers: set[asyncio.Event] = set()
         self._writing = False
         self._written: list[TableState] = []
         """The tables that the open transaction has written."""
-        self.growth = Growth()
-        """Lets dicts of rows and indexes grow; others that are as large may share its rests (``beside``)."""
         self.tables: dict[str, AnyTable] = {}
         for table in tables:
             self.add(table)
@@ -76,7 +74,7 @@ class Database:
         return f"<Database {', '.join(f'{name}={len(state)}' for name, state in self._states.items())}>"
 
     def add(self, table: AnyTable) -> None:
-        """Add a table, empty."""
+        """Add an empty table."""
         if table.name in self._states:
             raise StateError(f"table '{table.name}' is declared twice")
         self.tables[table.name] = table
@@ -85,7 +83,7 @@ class Database:
         self._pending = _with(self._pending, table, frozenset())
 
     def snapshot(self) -> Snapshot:
-        """The database as it was committed last."""
+        """The last committed state of all tables."""
         snapshot = Snapshot(ByTable(self._states), self._pending)
         for state in self._written:
             snapshot._begin(state)
@@ -94,18 +92,18 @@ class Database:
 
     @property
     def pending(self) -> Pending:
-        """By table, the initializers that have not completed: the same object until one of them comes or completes."""
+        """Uncompleted initializers by table; the same object until an initializer is registered or completes."""
         return self._pending
 
-    def present(self) -> Reader:
-        """What was committed last; only between transactions."""
+    def committed(self) -> Reader:
+        """Read the committed state without a snapshot. Raises StateError while a transaction is open."""
         if self._writing:
             raise StateError("a transaction is open: what was committed last is read through a snapshot")
         return Reader(self._states, self._pending)
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """A transaction: committed when the block ends, rolled back when it raises. Never ``await`` inside."""
+        """Open a transaction: committed when the block ends, rolled back when it raises. Never ``await`` inside."""
         if self._writing:
             raise StateError("a transaction is open already: transactions do not nest and do not span an await")
         self._writing = True
@@ -124,7 +122,7 @@ class Database:
             self._writing = False
 
     def _touch(self, state: TableState) -> dict[Any, Any]:
-        """The open transaction is about to write a table for the first time."""
+        """Prepare a table for the first write of the open transaction. Returns its dict of touched rows."""
         touched = state.touched = {}
         state.latest, state.rewritten = {}, False
         state.before = (state.revision, len(state.rows))
@@ -134,7 +132,7 @@ class Database:
         return touched
 
     def _live_snapshots(self) -> Sequence[Snapshot]:
-        """The snapshots that are held now."""
+        """Snapshots that are still referenced."""
         return tuple(self._snapshots) if self._snapshots else ()
 
     def _commit(self, txn: WriteTxn) -> None:
@@ -143,16 +141,15 @@ class Database:
         self._pending = pending
         for name, touched, latest, rewritten in self._close():
             changed = True
-            for reader in tuple(self._readers[name]):
-                reader._committed(touched, latest, rewritten)
+            for reference in tuple(self._readers[name]):
+                if (reader := reference()) is not None:
+                    reader._committed(touched, latest, rewritten)
         if changed:
-            large = (state for state in self._states.values() if len(state.rows) >= LEAST)
-            self.growth.look(each for state in large for each in state.dicts())
             self._wake()
 
     def _close(self) -> list[tuple[str, dict[Any, Any], dict[Any, Any], bool]]:
-        """End the writing of all tables; of those where anything was written its rows before and after, by key, and
-        whether some key was written more than once."""
+        """End the writes to all tables. Returns, per table written, its old and new rows by key, and whether a key was
+        written more than once."""
         written = [
             (state.table.name, state.touched, state.latest, state.rewritten) for state in self._written if state.touched
         ]
@@ -165,16 +162,16 @@ class Database:
         return written
 
     def changes(self, table: Table[Any, R], *, limit: int | None = None) -> Changes[R]:
-        """A new reader of the table's changes; with a limit to how many changed keys it may leave unread."""
-        reader = Changes(self, table, limit=limit)
-        self._readers[table.name][reader] = None
+        """A new reader of the table's changes; ``limit`` bounds the changed keys that it may leave unread."""
+        reader, readers = Changes(self, table, limit=limit), self._readers[table.name]
+        readers[ref(reader, lambda dead: readers.pop(dead, None))] = None
         return reader
 
     def _forget(self, reader: Changes[Any], table: AnyTable) -> None:
-        self._readers[table.name].pop(reader, None)
+        self._readers[table.name].pop(ref(reader), None)
 
     def initializer(self, table: AnyTable, name: str) -> Initializer:
-        """Register a source that will fill the table; until it completes the table counts as incomplete."""
+        """Register a source that fills the table, which is not initialized until the source completes."""
         pending = self._pending[table.name]
         if name in pending:
             raise StateError(f"table '{table.name}' has an initializer '{name}' already")
@@ -183,7 +180,7 @@ class Database:
         return Initializer(table, name)
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        """Wait until a condition on the snapshot holds; it is evaluated after each commit."""
+        """Wait until a condition holds, and return the snapshot that meets it. Evaluated after each commit."""
         wake = asyncio.Event()
         self._watchers.add(wake)
         try:
@@ -198,13 +195,13 @@ class Database:
             self._watchers.discard(wake)
 
     def stats(self) -> dict[str, TableStats]:
-        """Numbers of each table."""
+        """Statistics of each table."""
         return {
             name: TableStats(
                 rows=len(state),
                 revision=state.revision,
                 readers=len(self._readers[name]),
-                unread=max((reader.unread for reader in self._readers[name]), default=0),
+                unread=max((reader.unread for weak in self._readers[name] if (reader := weak())), default=0),
                 pending=tuple(sorted(self._pending[name])),
             )
             for name, state in self._states.items()

@@ -5,36 +5,44 @@ affects. A unit is a primary key, or a value of an index whose rows are computed
 pass takes the changes, recomputes the dirty units in order of dependency and commits once, so a reader sees derived
 rows of one state of the inputs. A pass is bounded; what is left is done in the next, and other tasks run in between.
 
-A derived table awaits every source that a table it reads awaits, by name, until it has computed the rows that came
-with the source's completion; the initializer ``derive`` stands for its own first pass.
+A derived table awaits, by name, every source that one of its inputs awaits, until it has computed the rows written by
+the source's completion. The initializer ``derive`` represents its own first pass.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
 
 from msgspec import Struct
 
+from isthmus import logs
 from isthmus.statedb.changes import Changes
+from isthmus.statedb.containment import Contained
 from isthmus.statedb.database import Database
-from isthmus.statedb.derived import ByChanged, Derivation, Dirty, pending
+from isthmus.statedb.derived import ByChanged, Cost, Derivation, Dirty, pending
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.faults import FaultTable
 from isthmus.statedb.reading import Pending
 from isthmus.statedb.table import AnyTable
 from isthmus.statedb.transaction import WriteTxn
 
 UNITS_PER_PASS = 256
-"""Units of each table recomputed in one transaction: how long other tasks wait for it, some ms. More at once are
-not computed faster."""
+"""Cost of the units of each table that one transaction recomputes. Bounds the time for which other tasks wait, to some
+ms; larger batches are not faster."""
 FIRST_PASS = "derive"
+SHOWN = 8
+"""Units of a pass that a debug message names."""
+
+log = logs.get("derivations")
 
 
 class DerivationsStats(Struct, frozen=True, gc=False):
-    """Passes and units computed so far; per derived table, the units that wait to be computed."""
+    """Passes and units computed so far, and the number of dirty units by derived table."""
 
     passes: int
     units: int
@@ -42,29 +50,50 @@ class DerivationsStats(Struct, frozen=True, gc=False):
 
 
 class Derivations:
-    """Recomputes a set of derived tables. :meth:`step` is one pass; :meth:`run` does passes as changes come.
+    """Recomputes a set of derived tables. :meth:`step` makes one pass; :meth:`run` makes passes as inputs change.
 
-    Invariant: a unit whose inputs differ from those it was last computed of is in ``_dirty``, or the change that
-    makes it so is still unread in ``_readers``.
+    With a table of ``faults``, a unit that raises affects no other unit (:mod:`.containment`). Without one, an
+    exception rolls the pass back, and the next pass repeats it together with later changes.
+
+    Invariant: a unit whose inputs have changed since it was last computed is in ``_dirty``, or the change that affects
+    it is unread in ``_readers``.
     """
 
-    def __init__(self, database: Database, *derived: Derivation, units_per_pass: int = UNITS_PER_PASS) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *derivations: Derivation,
+        faults: FaultTable | None = None,
+        units_per_pass: int = UNITS_PER_PASS,
+    ) -> None:
         self._database = database
         self._limit = units_per_pass
+        self._contained = (
+            [Contained(derivation, database, faults) for derivation in derivations] if faults is not None else []
+        )
+        derived: Sequence[Derivation] = self._contained or derivations
         self._derived = _in_order(derived)
-        own = {table.name for each in derived for table in each.tables}
-        self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
+        own = {table.name for derivation in derived for table in derivation.tables}
+        self._inputs = list(
+            {t.name: t for derivation in derived for t in derivation.reads if t.name not in own}.values()
+        )
         self._readers: dict[AnyTable, Changes[Any]] = {table: database.changes(table) for table in self._inputs}
-        self._of_inputs = {each: {t for t in each.reads if t.name not in own} for each in self._derived}
-        """The inputs that a derived table reads; and the derived ones, which are written before it."""
-        self._of_derived = {each: [t for t in each.reads if t.name in own] for each in self._derived}
-        self._dirty: dict[Derivation, Dirty] = {each: {} for each in self._derived}
-        self._awaited: dict[Derivation, frozenset[str]] = {each: frozenset() for each in self._derived}
-        for each in derived:
-            for table in each.tables:
+        self._of_inputs = {
+            derivation: {t for t in derivation.reads if t.name not in own} for derivation in self._derived
+        }
+        """Inputs that each derivation reads; ``_of_derived`` has the derived tables it reads, computed before it."""
+        self._of_derived = {derivation: [t for t in derivation.reads if t.name in own] for derivation in self._derived}
+        self._dirty: dict[Derivation, Dirty] = {derivation: {} for derivation in self._derived}
+        self._awaited: dict[Derivation, frozenset[str]] = {derivation: frozenset() for derivation in self._derived}
+        for derivation in derived:
+            for table in derivation.tables:
                 database.initializer(table, FIRST_PASS)
+        self._computed: list[tuple[Derivation, Dirty]] = []
+        """Units of the current pass, until it is committed."""
+        self._failed: dict[AnyTable, dict[Any, tuple[Any, Any]]] = {}
+        """Changes by key that a pass had read when it raised."""
         self._settled: Pending | None = None
-        """What was awaited of all tables when a pass left nothing dirty; None where the last one did not."""
+        """Pending sources of all tables after a pass that left no dirty unit; ``None`` if the last pass left some."""
         self.passes = 0
         self.units = 0
 
@@ -73,16 +102,40 @@ class Derivations:
         return f"<Derivations of {dirty}; {self.passes} passes, {self.units} units>"
 
     def stats(self) -> DerivationsStats:
-        """What has been computed, and what waits."""
+        """Passes and units so far, and the dirty units of each table."""
         dirty = {table.name: len(units) for each, units in self._dirty.items() for table in each.tables}
         return DerivationsStats(self.passes, self.units, dirty)
 
+    @property
+    def settled(self) -> bool:
+        """True if every change of the inputs has been taken in."""
+        return not any(self._dirty.values()) and not any(reader.ready for reader in self._readers.values())
+
     def step(self) -> bool:
-        """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
-        changes = {
+        """Recompute at most ``units_per_pass`` dirty units of each table in one commit; True if dirty units remain."""
+        changes: dict[AnyTable, Sequence[tuple[Any, Any]]] = {
             table: pairs for table, reader in self._readers.items() if reader.ready and (pairs := reader.pairs())
         }
-        # Nothing is awaited otherwise than after a pass that left nothing dirty: nearly always, once all have started.
+        if self._failed:
+            changes = {table: [*each.values()] for table, each in self._with_failed(changes).items()}
+        try:
+            self._pass(changes)
+        except BaseException:
+            self._take_back(changes)
+            raise
+        self.passes += 1
+        if self._computed and log.is_enabled_for(logging.DEBUG):
+            waiting = sum(map(len, self._dirty.values()))
+            for derived, units in self._computed:
+                table, some = derived.tables[0].name, [*map(str, islice(units, SHOWN))]
+                log.debug("derived", table=table, count=len(units), units=some, waiting=waiting)
+        unfinished = any(self._dirty.values())
+        self._settled = None if unfinished else self._database.pending
+        return unfinished
+
+    def _pass(self, changes: ByChanged) -> None:
+        self._computed.clear()
+        # The pending sources are those of the last pass that left nothing dirty: nearly always, once all have started.
         settled = self._database.pending is self._settled
         with self._database.write() as txn:
             for derived in self._derived:
@@ -92,13 +145,33 @@ class Derivations:
                 self._compute(txn, derived)
                 if not settled or self._dirty[derived]:
                     self._await(txn, derived)
-        self.passes += 1
-        left = any(self._dirty.values())
-        self._settled = None if left else self._database.pending
-        return left
+            for contained in self._contained:
+                contained.write(txn)
+        self._failed.clear()
+
+    def _take_back(self, changes: ByChanged) -> None:
+        """Keep the changes and units of a pass that raised: it committed nothing."""
+        self._failed = self._with_failed(changes)
+        for derived, units in self._computed:
+            self._dirty[derived] = {**units, **self._dirty[derived]}
+        for derived, dirty in self._dirty.items():  # the next pass marks members again: recompute whole units
+            self._dirty[derived] = dict.fromkeys(dirty)
+        self._settled = None
+
+    def _with_failed(self, changes: ByChanged) -> dict[AnyTable, dict[Any, tuple[Any, Any]]]:
+        """Changes by key, each from the row before the first pass that raised."""
+        merged = {table: dict(pairs) for table, pairs in self._failed.items()}
+        for table, pairs in changes.items():
+            by_key = merged.setdefault(table, {})
+            for old, new in pairs:
+                key = table.key(new if new is not None else old)
+                first = by_key.pop(key, (old, None))[0]
+                if first is not None or new is not None:  # else inserted and deleted before it had any effect
+                    by_key[key] = (first, new)
+        return merged
 
     async def run(self) -> None:
-        """Pass after pass, for ever."""
+        """Make passes as inputs change, for ever."""
         while True:
             if self.step():
                 await asyncio.sleep(0)  # a pass has no other await: let other tasks run
@@ -116,28 +189,39 @@ class Derivations:
             derived.mark(self._dirty[derived], txn, changed)
 
     def _mark_arrived(self, txn: WriteTxn, derived: Derivation) -> None:
-        """Append the units that list a source which has completed since the last pass."""
+        """Append the units whose rows list a source that has completed since the last pass."""
         before = self._awaited[derived]
-        now = self._awaited[derived] = pending(txn, derived.reads)
-        if before - now:
-            self._dirty[derived].update(dict.fromkeys(derived.arrived(txn, before - now)))
+        awaited = self._awaited[derived] = pending(txn, derived.reads)
+        if before - awaited:
+            self._dirty[derived].update(dict.fromkeys(derived.arrived(txn, before - awaited)))
 
     def _compute(self, txn: WriteTxn, derived: Derivation) -> None:
         dirty = self._dirty[derived]
         if not dirty:
             return
-        if len(dirty) <= self._limit:
+        count = self._limit if derived.cost is None else self._affordable(txn, derived.cost, dirty)
+        if len(dirty) <= count:
             self._dirty[derived] = {}
             units = dirty
         else:
-            units = dict(islice(dirty.items(), self._limit))
+            units = dict(islice(dirty.items(), count))
             for unit in units:
                 del dirty[unit]
+        self._computed.append((derived, units))
         derived.renew(txn, units)
         self.units += len(units)
 
+    def _affordable(self, txn: WriteTxn, cost: Cost, dirty: Dirty) -> int:
+        """Number of dirty units whose costs fit into a pass; at least one."""
+        budget = self._limit
+        for count, unit in enumerate(dirty):
+            budget -= cost(txn, unit)
+            if budget < 0:
+                return max(1, count)
+        return len(dirty)
+
     def _await(self, txn: WriteTxn, derived: Derivation) -> None:
-        """Await what the inputs await; a source that has completed is awaited until no unit is dirty."""
+        """Await the pending sources of the inputs; a completed source stays awaited until no unit is dirty."""
         for table in derived.tables:
             awaited, before = derived.awaited(txn, table), txn.pending(table)
             if self._dirty[derived]:
@@ -153,24 +237,29 @@ class Derivations:
                     self._await(txn, derived)
 
     async def _changed(self) -> None:
-        """Wait for a change of an input's rows or of its pending sources: completion has to be passed on too."""
+        """Wait until an input's rows or pending sources change: a completed source must be propagated too."""
         readers = list(self._readers.values())
         before = [self._database.snapshot().pending(table) for table in self._inputs]
         await self._database.until(
-            lambda now: any(r.ready for r in readers) or before != [now.pending(table) for table in self._inputs]
+            lambda snapshot: (
+                any(r.ready for r in readers) or before != [snapshot.pending(table) for table in self._inputs]
+            )
         )
 
 
 def _in_order(derived: Iterable[Derivation]) -> list[Derivation]:
     by_name: dict[str, Derivation] = {}
-    for each in derived:
-        for table in each.tables:
+    for derivation in derived:
+        for table in derivation.tables:
             if table.name in by_name:
                 raise StateError(f"derived table '{table.name}' is declared twice")
-            by_name[table.name] = each
-    graph = {each: {by_name[table.name] for table in each.reads if table.name in by_name} for each in by_name.values()}
+            by_name[table.name] = derivation
+    graph = {
+        derivation: {by_name[table.name] for table in derivation.reads if table.name in by_name}
+        for derivation in by_name.values()
+    }
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as cycle:
-        circle = " → ".join(each.tables[0].name for each in cycle.args[1])
+        circle = " → ".join(derivation.tables[0].name for derivation in cycle.args[1])
         raise StateError(f"derived tables depend on each other in a circle: {circle}") from None

@@ -1,7 +1,7 @@
-"""A dict whose keys can also be read in order, from one on: what an ordered index keeps its rows in.
+"""A dict whose keys can also be read in order, from a given key on: the storage of an ordered index.
 
-The keys are kept sorted in chunks, which are tuples: reading in order captures the chunks of that moment, and what
-is written meanwhile makes new ones of those it changes. Keys that came or went are put in order at the next reading.
+The sorted keys are kept in chunks, which are tuples: an ordered read captures the current chunks, and later writes
+replace the chunks that they change. Added and removed keys are merged into the chunks by the next ordered read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 CHUNK_KEYS: Final = 1024
-"""Keys in a chunk at most: a longer one is split. Half of them are copied for one key that comes or goes."""
+"""Largest chunk; a longer one is split. A key that is added or removed copies half of one on average."""
 
 Chunks = tuple[tuple[Any, ...], ...]
 
@@ -38,19 +38,19 @@ class SortedDict(dict[Any, Any]):
         _note(key, self._removed, self._added)
 
     def keys_from(self, key: Any) -> Iterator[Any]:
-        """The keys as they are now, in order, from this one or the first after it."""
+        """The current keys in order, from this one or the first after it; later writes do not change the iterator."""
         if self._added or self._removed:
             self._chunks = changed(self._chunks, added=self._added, removed=self._removed, chunk_keys=self._chunk_keys)
             self._added, self._removed = {}, {}
         return _keys_from(self._chunks, key)
 
 
-def _note(key: Any, here: dict[Any, None], there: dict[Any, None]) -> None:
-    """What came and went again, or went and came again, has not changed."""
-    if key in there:
-        del there[key]
+def _note(key: Any, noted: dict[Any, None], opposite: dict[Any, None]) -> None:
+    """Note a change of a key, unless it cancels the opposite change."""
+    if key in opposite:
+        del opposite[key]
     else:
-        here[key] = None
+        noted[key] = None
 
 
 def _keys_from(chunks: Chunks, key: Any) -> Iterator[Any]:
@@ -61,7 +61,7 @@ def _keys_from(chunks: Chunks, key: Any) -> Iterator[Any]:
 
 
 def changed(chunks: Chunks, *, added: Iterable[Any], removed: Iterable[Any], chunk_keys: int) -> Chunks:
-    """Chunks with some keys more and some less; those that nothing changes are the same objects."""
+    """Add and remove keys. Chunks without a change stay the same objects."""
     work: dict[int, tuple[list[Any], list[Any]]] = {}
     for which, keys in enumerate((added, removed)):
         for key in keys:
@@ -76,7 +76,7 @@ def changed(chunks: Chunks, *, added: Iterable[Any], removed: Iterable[Any], chu
 
 
 def _place(chunks: Chunks, key: Any) -> int:
-    """The number of the chunk that a key is in, or would be."""
+    """Number of the chunk that contains a key, or would."""
     return max(0, bisect_right(chunks, key, key=lambda chunk: chunk[0]) - 1)
 
 
@@ -92,7 +92,7 @@ def _merged(chunk: tuple[Any, ...], added: list[Any], removed: list[Any]) -> lis
 
 
 def _split(keys: list[Any], chunk_keys: int) -> Iterator[tuple[Any, ...]]:
-    """Chunks of sorted keys: one where they fit, and else half full, so that there is room in each."""
+    """Split sorted keys into chunks: a single one if they fit, otherwise half-full ones, so that each can grow."""
     size = chunk_keys if len(keys) <= chunk_keys else chunk_keys // 2
     for start in range(0, len(keys), size):
         yield tuple(keys[start : start + size])

@@ -1,4 +1,4 @@
-"""Reading: the same for a snapshot and for a transaction, which also sees what it has written itself."""
+"""Read operations shared by snapshots and transactions. A transaction also reads its own writes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 Pending = ByTable[frozenset[str]]
-"""Names of the initializers that have not completed. Never changed: replaced whole."""
+"""Names of uncompleted initializers by table. Never modified, only replaced as a whole."""
 
 
 class Reader:
-    """What snapshots and write transactions have in common."""
+    """Read operations of snapshots and write transactions."""
 
     __slots__ = ("_pending", "_states")
 
@@ -41,7 +41,7 @@ class Reader:
         return get
 
     def all(self, table: Table[Any, R]) -> Iterator[R]:
-        """Every row as it is at this moment, in no order; writing while iterating is fine."""
+        """Every row, in no order; writes during the iteration do not affect it."""
         return iter(self._states[table.name].all())
 
     def by(self, table: Table[Any, R], index: str, value: Hashable) -> list[R]:  # hot:
@@ -54,31 +54,31 @@ class Reader:
     def finder(self, table: Table[Any, R], index: str) -> Callable[[Any], Rows | None]:  # hot:
         """A function from a value of an index to the one row under it, a dict of several by key, or None (``rows_of``).
 
-        For many look-ups: what it gives is the index's own and must not be changed, and the function is valid as long
-        as its transaction, or its snapshot.
+        For many look-ups. The result belongs to the index and must not be modified; the function is valid as long as
+        its transaction or snapshot.
         """
-        found: Callable[[Any], Rows | None] = self._states[table.name].finder(table.positions[index])
-        return found
+        finder: Callable[[Any], Rows | None] = self._states[table.name].finder(table.positions[index])
+        return finder
 
     def lower_bound(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
         """The rows of an ordered index in the order of its values, from this value or the first after it."""
-        for each in self._states[table.name].keys_from(table.ordered_position(index), value):
-            yield from self.by(table, index, each)
+        for indexed in self._states[table.name].keys_from(table.ordered_position(index), value):
+            yield from self.by(table, index, indexed)
 
     def prefix(self, table: Table[Any, R], index: str, prefix: Any) -> Iterator[R]:
         """The rows of an ordered index whose values begin with a prefix (of text, or of a tuple), in their order."""
         size = len(prefix)
-        for each in self._states[table.name].keys_from(table.ordered_position(index), prefix):
-            if each[:size] != prefix:
+        for value in self._states[table.name].keys_from(table.ordered_position(index), prefix):
+            if value[:size] != prefix:
                 return
-            yield from self.by(table, index, each)
+            yield from self.by(table, index, value)
 
     def count(self, table: AnyTable) -> int:
-        """How many rows the table has."""
+        """Number of rows in the table."""
         return len(self._states[table.name])
 
     def revision(self, table: AnyTable) -> int:
-        """How many changes the table has seen; grows by one with each row put or deleted."""
+        """Revision of the table, which grows by one with each row put or deleted."""
         return self._states[table.name].revision
 
     def pending(self, table: AnyTable) -> frozenset[str]:
@@ -86,14 +86,14 @@ class Reader:
         return self._pending[table.name]
 
     def initialized(self, *tables: AnyTable) -> bool:
-        """Whether every source of these tables has completed its first list."""
+        """True if every source of these tables has completed its first list."""
         return not any(self._pending[table.name] for table in tables)
 
 
 class Snapshot(Reader):
-    """The database as it was at one commit, for as long as it is held.
+    """The database at one commit.
 
-    While it is held, each transaction adds what it touches to the snapshot's undo: drop it when it is not needed.
+    While a snapshot is held, each transaction adds the rows that it touches to the snapshot's undo: drop it early.
     """
 
     __slots__ = ("__weakref__",)
@@ -101,13 +101,13 @@ class Snapshot(Reader):
     def __repr__(self) -> str:
         return f"<Snapshot {', '.join(f'{name}@{state.revision}' for name, state in self._states.items())}>"
 
-    def _begin(self, present: TableState) -> None:
+    def _begin(self, current: TableState) -> None:
         """A transaction begins to write a table."""
-        state = self._states.get(present.table.name)  # none: the table is younger than the snapshot
+        state = self._states.get(current.table.name)  # None if the table was added after the snapshot
         if isinstance(state, PastState):
             state.begin()
         elif state is not None:
-            self._states[present.table.name] = PastState(present)
+            self._states[current.table.name] = PastState(current)
 
     def _end(self, table: str) -> None:
         """The transaction that wrote the table ends."""

@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
+from isthmus import logs
 from isthmus.statedb.backlog import Backlog
 from isthmus.statedb.changes import set_defaults
 from isthmus.statedb.database import Database
+from isthmus.statedb.faults import describe_bug
 from isthmus.statedb.reading import Snapshot
 from isthmus.statedb.table import Table
+
+log = logs.get("reconciler")
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -40,32 +44,39 @@ TIMER_SLACK: Final = 1e-6
 
 
 class Operations(Protocol[R_contra]):
-    """Where rows take effect. Every operation is idempotent; each gives the failures by key, empty when all held."""
+    """The target that a reconciler drives. Operations are idempotent and return failures by key, empty if none."""
 
     async def update(self, rows: Sequence[R_contra]) -> Mapping[Any, str]:
         """Make the target hold these rows as they are."""
         ...
 
     async def delete(self, rows: Sequence[R_contra]) -> Mapping[Any, str]:
-        """Make the target hold none of these rows, given as they were last known; one it has not got is no failure."""
+        """Delete these rows, given in their last known state, from the target; a missing one is no failure."""
         ...
 
     async def prune(self, rows: Iterable[R_contra]) -> str:
-        """Remove what the target holds and none of these, all desired rows, wants; give a sentence on what was removed.
+        """Remove everything that no desired row requires, given all of them. Returns a sentence about the removals.
 
-        Raises NotPruned where something could not be removed; pruning is then retried after the back-off.
+        Raises NotPruned if a removal failed; pruning is then retried after the back-off.
         """
         ...
 
 
+Operation = Callable[[Sequence[R]], Awaitable[Mapping[Any, str]]]
+"""``update`` or ``delete`` of a target."""
+
+
 class NotPruned(Exception):  # noqa: N818
-    """The target may still hold what no row wants; the message is for people."""
+    """The target may still hold entries that no row requires; the message is for people."""
 
 
-class Status(Struct, frozen=True, gc=False):
-    """A key that could not be reconciled: the error, the number of attempts, when the next is due (seconds)."""
+class Status(Struct, Generic[K], frozen=True, gc=False):
+    """A key that could not be reconciled: the error, the number of attempts, the time of the next one in seconds.
 
-    key: Any
+    The type of the key is a parameter, so that a row keeps its key through JSON.
+    """
+
+    key: K
     error: str
     attempts: int
     next_try: float
@@ -79,22 +90,23 @@ class Backoff(Struct, frozen=True, gc=False):
 
     def delay(self, attempts: int) -> float:
         """Seconds to wait after this many failed attempts, 1 or more."""
-        return float(min(self.most, self.first * 2.0 ** min(attempts - 1, 30)))
+        delay: float = min(self.most, self.first * 2.0 ** min(attempts - 1, 30))
+        return delay
 
 
 class ReconcilerStats(Struct, frozen=True, gc=False):
-    """What a reconciler has done and has not: its last round as a sentence, keys that wait, keys that fail."""
+    """Progress of a reconciler: its last round as a sentence, and the numbers of waiting and failing keys."""
 
     outcome: str
     rounds: int
     waiting: int
     failing: int
     pruned: bool
-    """Whether the target was pruned since the process began."""
+    """True once the target was pruned by this process."""
 
 
 class Done(NamedTuple):
-    """How many rows of a round were updated, deleted, and failed."""
+    """Numbers of rows that a round updated, deleted and failed on."""
 
     updated: int
     deleted: int
@@ -104,10 +116,12 @@ class Done(NamedTuple):
 class Reconciler(Generic[K, R]):
     """Drives one target from one table; its failures are rows of ``status``, a table keyed as the desired one.
 
-    A row that changes while a round awaits its target belongs to the next round. ``together`` gives the group of a
-    row: rows of one group that change in one transaction are reconciled in one round. A target returns failures and
-    raises none: an exception is a bug and ends the reconciler. ``max_round`` bounds the rows of a round:
-    of a target that works without awaiting anything, how long other tasks wait for it.
+    A row that changes while a round awaits its target belongs to the next round. ``together`` returns the group of a
+    row: rows of one group that change in one transaction are reconciled in one round. A target returns its failures;
+    an exception is a bug: the round is repeated group by group, and a group that raises fails as a whole.
+    ``failing`` is called with the keys of each round that begins, continues or ceases to fail: for an owner that merges
+    the failures of several reconcilers into one table.
+    ``max_round`` bounds the rows of a round, and so the time that a target which never awaits blocks other tasks.
 
     Invariant: every key that changed or failed is unread in ``_changes``, in the backlog, or in ``_failed``.
     """
@@ -118,7 +132,8 @@ class Reconciler(Generic[K, R]):
         table: Table[K, R],
         target: Operations[R],
         *,
-        status: Table[K, Status] | None = None,
+        status: Table[K, Status[K]] | None = None,
+        failing: Callable[[Collection[K]], None] | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 a frozen value
         together: Callable[[R], Hashable] | None = None,
         prune_every: float = 1800.0,
@@ -129,9 +144,10 @@ class Reconciler(Generic[K, R]):
         self._table = table
         self._target = target
         self._status = status
+        self._report = failing
         self._backoff = backoff
         self._together = together
-        """None: each row is a group by itself."""
+        """``None`` if each row forms its own group."""
         self._prune_every = prune_every
         self._max_round = max_round
         self._clock = clock
@@ -139,14 +155,14 @@ class Reconciler(Generic[K, R]):
         self._backlog: Backlog[R] = Backlog()
         self._size = MIN_ROUND
         self._held: dict[Any, R] = {}
-        """For keys that wait or fail, the row as the target probably holds it: the last one before the change."""
-        self._failed: dict[Any, Status] = {}
+        """The row that the target probably holds, for each key that waits or fails: the one before the change."""
+        self._failed: dict[Any, Status[Any]] = {}
         self._pruned = False
         self._prune_failures = 0
         self._prune_at = 0.0
-        """When the next pruning is due, once the table is complete."""
+        """Time of the next pruning, once the table is complete."""
         self._read = self._seen = -1
-        """Table revisions: up to which changes were taken in, and up to which all of them were tried."""
+        """Table revisions up to which changes were read, and up to which all changes were tried."""
         self._round = asyncio.Event()
         self.rounds = 0
         self.outcome = "has not run"
@@ -157,16 +173,16 @@ class Reconciler(Generic[K, R]):
         return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{waiting}{pruned}>"
 
     def stats(self) -> ReconcilerStats:
-        """What has been done, and what has not."""
+        """The last round's outcome, and the numbers of waiting and failing keys."""
         return ReconcilerStats(self.outcome, self.rounds, len(self._backlog), len(self._failed), self._pruned)
 
     @property
-    def failing(self) -> Mapping[Any, Status]:
+    def failing(self) -> Mapping[Any, Status[Any]]:
         """The keys that could not be reconciled."""
         return self._failed
 
     async def step(self) -> str:
-        """Reconcile all that changed or is due, and prune when it is due. Gives a sentence on it."""
+        """Reconcile all keys that changed or are due, and prune if due. Returns the outcome as a sentence."""
         snapshot = self._take_in()
         rounds = [await self._work()]
         while self._backlog:
@@ -174,7 +190,7 @@ class Reconciler(Generic[K, R]):
         return await self._end(snapshot, Done(*map(sum, zip(*rounds, strict=True))))
 
     async def run(self) -> None:
-        """Rounds, for ever."""
+        """Reconcile in rounds, for ever."""
         while True:
             await self._round_of_changes()
             if self._backlog:
@@ -183,19 +199,24 @@ class Reconciler(Generic[K, R]):
                 await self._next_round()
 
     async def _round_of_changes(self) -> None:
-        """One round. Its snapshot goes with it: held while waiting for the next, it would cost every transaction."""
+        """Run one round. Its snapshot is dropped at the end: a snapshot held while waiting costs every transaction."""
         snapshot = self._take_in()
         await self._end(snapshot, await self._work())
 
     async def wait_until_reconciled(self, revision: int) -> None:
-        """Return when everything up to this revision of the table has been tried and nothing is failing."""
+        """Return once every change up to this revision of the table was tried and no key fails."""
         while self._seen < revision or self._failed:
             await self._round.wait()
 
-    def _take_in(self) -> Snapshot:
-        """Queue what changed and what is due again; changes have more room in the urgent queue than retries.
+    @property
+    def settled(self) -> bool:
+        """True if every change of the table has been written."""
+        return not (self._failed or self._backlog or self._changes.ready) and self._seen == self._read
 
-        Of what changed, deletions are queued last: updates precede deletes also where there are several rounds.
+    def _take_in(self) -> Snapshot:
+        """Queue changed keys and due retries; changes have more room in the urgent queue than retries.
+
+        Deletions are queued after puts, so updates precede deletes even across several rounds.
         """
         snapshot, changed, key_of = self._database.snapshot(), self._changes.pairs(), self._table.key
         soon = self._clock() + TIMER_SLACK
@@ -203,38 +224,61 @@ class Reconciler(Generic[K, R]):
         before: dict[Any, R] = {key_of(old): old for old, _ in changed if old is not None}
         puts: dict[Any, R] = {key_of(new): new for _, new in changed if new is not None}
         deletions = {key: old for key, old in before.items() if key not in puts} if puts else before
-        set_defaults(self._held, before)
+        set_defaults(self._held, before)  # an older row stays: the target may still hold it after a failed update
         self._wait(puts, deletions, room=URGENT_ROUNDS * self._size)
         if due:
-            present = snapshot.get_all(self._table, due)
-            retries = {key: row for key, row in zip(due, present, strict=True) if row is not None}
+            current = snapshot.get_all(self._table, due)
+            retries = {key: row for key, row in zip(due, current, strict=True) if row is not None}
             self._wait(retries, {key: self._held[key] for key in due if key not in retries}, room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 
     def _wait(self, puts: Mapping[Any, R], deletions: Mapping[Any, R], *, room: int) -> None:
-        """Queue rows that are wanted, and keys of rows that are not wanted any more, each with a row of its group."""
+        """Queue desired rows, and the keys of deleted ones, whose last rows determine their groups."""
         rows = {**puts, **dict.fromkeys(deletions)}
         together = self._together
         groups = None if together is None else [*map(together, puts.values()), *map(together, deletions.values())]
         self._backlog.add(rows, groups, mark=self._read, room=room if len(rows) <= room else 0)
 
     async def _work(self) -> Done:
-        """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
+        """Run one round. A deletion passes the row that the target probably holds: that before a failed update."""
         rows = self._backlog.take(self._size)
-        wanted = {key: row for key, row in rows if row is not None}
-        deleted = [key for key, row in rows if row is None] if len(wanted) < len(rows) else []
+        updates = {key: row for key, row in rows if row is not None}
+        deleted = [key for key, row in rows if row is None] if len(updates) < len(rows) else []
         began = self._clock()
-        failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
+        failures = await self._contained(self._target.update, list(updates.values())) if updates else {}
         if deleted:
-            failures.update(await self._target.delete([self._held[key] for key in deleted]))
+            failures |= await self._contained(self._target.delete, [self._held[key] for key in deleted])
         self._pace(len(rows), self._clock() - began)
-        self._record([*deleted, *wanted], failures)
-        not_updated = sum(key in wanted for key in failures)
-        return Done(len(wanted) - not_updated, len(deleted) + not_updated - len(failures), len(failures))
+        self._record([*deleted, *updates], failures)
+        not_updated = sum(key in updates for key in failures)
+        return Done(len(updates) - not_updated, len(deleted) + not_updated - len(failures), len(failures))
+
+    async def _contained(self, operation: Operation[R], rows: Sequence[R]) -> dict[Any, str]:
+        """Run an operation; failures by key. If it raises, repeat it for each group: operations are idempotent."""
+        try:
+            return dict(await operation(rows))
+        except MemoryError:
+            raise
+        except Exception as error:
+            groups = self._groups(rows)
+            if len(groups) == 1:
+                return dict.fromkeys(map(self._table.key, rows), describe_bug(error))
+        failures: dict[Any, str] = {}
+        for group in groups:
+            failures |= await self._contained(operation, group)
+        return failures
+
+    def _groups(self, rows: Sequence[R]) -> list[Sequence[R]]:
+        if self._together is None:
+            return [[row] for row in rows]
+        groups: dict[Hashable, list[R]] = {}
+        for row in rows:
+            groups.setdefault(self._together(row), []).append(row)
+        return [*groups.values()]
 
     def _pace(self, rows: int, seconds: float) -> None:
-        """Double the next round where this one was full and quick, halve it where it was slow."""
+        """Double the next round's size if this round was full and quick, halve it if it was slow."""
         if seconds > ROUND_SECONDS:
             self._size = max(MIN_ROUND, self._size // 2)
         elif rows >= self._size and seconds < ROUND_SECONDS / 2:
@@ -254,11 +298,14 @@ class Reconciler(Generic[K, R]):
                 self._held.pop(key, None)
                 continue
             attempts = self._failed[key].attempts + 1 if key in self._failed else 1
+            log.debug("row not reconciled", table=self._table.name, key=str(key), error=error, attempts=attempts)
             self._failed[key] = Status(key, error, attempts, now + self._backoff.delay(attempts))
         if self._status is not None:
             self._publish(self._status, keys)
+        if self._report is not None:
+            self._report(keys)
 
-    def _publish(self, table: Table[K, Status], keys: Iterable[Any]) -> None:
+    def _publish(self, table: Table[K, Status[K]], keys: Iterable[Any]) -> None:
         with self._database.write() as txn:
             for key in keys:
                 if (status := self._failed.get(key)) is not None:
@@ -267,7 +314,7 @@ class Reconciler(Generic[K, R]):
                     txn.delete(table, key)
 
     def _prune_is_due(self, snapshot: Snapshot) -> bool:
-        """When the table is complete and nothing waits: once at first, then every ``prune_every`` seconds."""
+        """True if the table is complete, no key waits, and the last pruning is ``prune_every`` seconds old."""
         if self._backlog or not snapshot.initialized(self._table):
             return False
         return self._clock() + TIMER_SLACK >= self._prune_at
@@ -275,20 +322,26 @@ class Reconciler(Generic[K, R]):
     async def _prune(self, snapshot: Snapshot) -> str:
         try:
             outcome = await self._target.prune(snapshot.all(self._table))
-        except NotPruned as why:
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, NotPruned) else describe_bug(error)
             self._prune_failures += 1
             self._prune_at = self._clock() + self._backoff.delay(self._prune_failures)
-            return f"not pruned: {why}"
+            return f"not pruned: {reason}"
         self._pruned, self._prune_failures = True, 0
         self._prune_at = self._clock() + self._prune_every
         return outcome
 
     async def _end(self, snapshot: Snapshot, done: Done) -> str:
-        """Prune if it is due, and publish the outcome of the round."""
+        """Prune if due, and publish the outcome of the round."""
         outcome = f"{done.updated} updated, {done.deleted} deleted, {done.failed} failed"
         if self._prune_is_due(snapshot):
             outcome += f"; {await self._prune(snapshot)}"
         self._seen = self._backlog.mark(self._read)
+        log.debug(
+            "reconciled", table=self._table.name, outcome=outcome, waiting=len(self._backlog), revision=self._seen
+        )
         self.rounds += 1
         self.outcome = outcome
         self._round.set()
@@ -302,6 +355,6 @@ class Reconciler(Generic[K, R]):
             times.append(self._prune_at)
         try:
             async with asyncio.timeout(max(0.0, min(times) - self._clock()) if times else None):
-                await self._database.until(lambda now: self._changes.ready or self._prune_is_due(now))
+                await self._database.until(lambda snapshot: self._changes.ready or self._prune_is_due(snapshot))
         except TimeoutError:
             pass

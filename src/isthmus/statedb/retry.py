@@ -1,4 +1,4 @@
-"""An operation that is retried: how often it has failed in a row, and the pause before the next attempt."""
+"""Retries of one operation: its failures in a row, and the pause before the next attempt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Retry:
         return f"<Retry: {self.attempts} failed in a row>"
 
     def succeeded(self) -> None:
-        """The next failure is the first again."""
+        """Reset the count of failures."""
         self.attempts = 0
 
     def failed(self) -> int:
-        """Count a failure; how many there have been in a row."""
+        """Count a failure. Returns the number of failures in a row."""
         self.attempts += 1
         return self.attempts
 
     async def pause(self) -> None:
-        """Wait as long as the failures in a row ask for."""
+        """Sleep for the back-off of the current number of failures."""
         await asyncio.sleep(self._backoff.delay(max(1, self.attempts)))

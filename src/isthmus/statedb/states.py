@@ -1,8 +1,8 @@
-"""The present state of a table, changed in place by the one transaction that may be open."""
+"""The current state of a table, changed in place by the open transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -16,12 +16,12 @@ V = TypeVar("V")
 
 
 class TableState:
-    """Rows by key, indexes, and what the open transaction has touched.
+    """Rows by key, indexes, and the keys that the open transaction has touched.
 
-    Invariant: ``touched`` maps each key written by the open transaction to its row before it (None: there was none),
-    and ``latest`` the same keys, in the same order, to their rows now. The first is None while the transaction has not
-    written this table. It is the rollback, and the undo of the snapshots that are held; readers of changes take over
-    both.
+    Invariant: ``touched`` maps each key written by the open transaction to its row before the transaction, ``None`` for
+    none, and ``latest`` maps the same keys, in the same order, to their current rows. ``touched`` is ``None`` until the
+    transaction writes this table. It serves as the rollback and as the undo of live snapshots; change readers take over
+    both dicts.
     """
 
     __slots__ = (
@@ -46,37 +46,30 @@ class TableState:
         self.touched: dict[Any, Any] | None = None
         self.latest: dict[Any, Any] = {}
         self.rewritten = False
-        """Whether the open transaction wrote some key more than once, so that its row may be what it was."""
+        """True if the open transaction wrote a key more than once, so that its row may be unchanged after all."""
         self.before = (0, 0)
-        """Revision and number of rows before the open transaction wrote."""
+        """Revision and number of rows before the open transaction's first write."""
         self._forget_indexes()
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def dicts(self) -> Iterator[dict[Any, Any]]:
-        """The dicts that grow with the table: of its rows and of its indexes."""
-        if isinstance(self.rows, ByKey):
-            yield self.rows
-        for index in filter(None, self.indexes):
-            yield index.found
-
     def many(self, keys: Collection[Any]) -> list[Any]:
-        """The row of each key, None where there is none."""
+        """The row of each key, ``None`` for a key without one."""
         return self.rows.many(keys)
 
     def all(self) -> list[Any]:
-        """Every row, in a list of the caller's own: rows may be written while it is iterated."""
+        """Every row, in a new list: rows may be written during the iteration."""
         return list(self.rows.values())
 
     def keys_from(self, position: int, value: Any) -> Iterator[Any]:
         """The values of an ordered index in order, from this one or the first after it."""
-        found = self.index(position).found
-        assert isinstance(found, SortedDict)  # the table's ordered_position() gave the position
-        return found.keys_from(value)
+        entries = self.index(position).entries
+        assert isinstance(entries, SortedDict)  # the table's ordered_position() gave the position
+        return entries.keys_from(value)
 
     def index(self, position: int) -> Index:
-        """An index. It is built at the first look-up and kept from then on: an unused one costs nothing."""
+        """An index, built at its first look-up and maintained from then on: an unused index costs nothing."""
         index = self.indexes[position]
         if index is None:
             index = self.indexes[position] = Index(self.table, position)
@@ -87,27 +80,31 @@ class TableState:
         return index
 
     def finder(self, position: int) -> Callable[[Any], Rows | None]:
-        """The function from a value of an index to what is stored under it; it follows writes until a roll-back."""
+        """The function from a value of an index to its rows; it sees later writes, until a rollback."""
         return self.index(position).get
 
     def roll_back(self) -> None:
-        """Restore the rows. The indexes are dropped: the exception may have come while one was half changed."""
-        for key, old in (self.touched or {}).items():
-            if old is None:
+        """Restore the rows from before the open transaction."""
+        self.restore(self.touched or {})
+        self.revision = self.before[0]
+
+    def restore(self, rows: Mapping[Any, Any]) -> None:
+        """Put rows by key, ``None`` for none, and drop the indexes: an exception may have interrupted their update."""
+        for key, row in rows.items():
+            if row is None:
                 self.rows.pop(key, None)
             else:
-                self.rows[key] = old
-        self.revision = self.before[0]
+                self.rows[key] = row
         self._forget_indexes()
 
     def _forget_indexes(self) -> None:
         self.indexes: list[Index | None] = [None] * len(self.table.values)
         self.kept: list[Index] = []
-        """The indexes that are written with the rows, in order of their first look-up."""
+        """The built indexes, which every write maintains, in order of their first look-up."""
         self.finders: list[Callable[[Any], Rows | None]] = [
             partial(self._first_look, position) for position in range(len(self.table.values))
         ]
-        """Per index, the function from a value to what is stored under it."""
+        """The look-up function of each index."""
         if isinstance(self.rows, Clustered) and self.table.clustered is not None:
             position = self.table.clustered[0]
             self.indexes[position], self.finders[position] = self.rows.index, self.rows.index.get
@@ -117,7 +114,7 @@ class TableState:
 
 
 class ByTable(dict[str, V]):
-    """Something for each table of a database, by the table's name."""
+    """Values by table name; a table that is not in the database raises StateError."""
 
     def __missing__(self, name: str) -> V:
         raise StateError(f"table '{name}' is not in this database")
@@ -129,4 +126,4 @@ class _Ended(ByTable[Any]):
 
 
 ENDED: Final = _Ended()
-"""What a transaction reads and writes after its end."""
+"""State of a transaction after its end: every use raises StateError."""

@@ -1,27 +1,27 @@
-"""What a table is: a name, a row type, a primary key and secondary indexes. It holds no rows; a Database does."""
+"""Declaration of a table: a name, a row type, a primary key and secondary indexes. The rows are in a Database."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
+from isthmus.bounds import Syntax
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.ordered import CHUNK_KEYS
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
-NAME: Final = re.compile(r"[a-z][a-z0-9_\-]{0,30}\Z")
+NAME: Final = Syntax(r"[a-z][a-z0-9_\-]*", most=31, meaning="the name of a table")
 
 
 class Attribute:
-    """What an index is a function of where each row is under one attribute, given by its dotted name.
+    """An index function that returns one attribute of a row, given by its dotted name.
 
-    An index that knows this takes a batch of rows in and out without calling Python for each: 100 ns a row in the
-    place of 300. ``optional``: rows in which the attribute is falsy ("", 0, None, ()) are under no value.
+    An index of this type adds and removes batches without a Python call for each row: 100 ns a row instead of 300.
+    With ``optional``, a row whose attribute is falsy ("", 0, None, ()) has no value.
     """
 
     __slots__ = ("of", "optional")
@@ -39,11 +39,11 @@ class Attribute:
 class Table(Generic[K, R]):
     """A declaration, made once per table and used as the handle to it in every database.
 
-    ``key`` gives a row's primary key. ``indexes`` name functions from a row to the values it is found under: none,
+    ``key`` returns a row's primary key. ``indexes`` name functions from a row to the values by which it is found: none,
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
-    Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare, and are kept in
-    chunks of ``chunk_keys`` at most. ``clustered`` names an index that holds the rows in the place of a dict by key
-    (:mod:`.rows`), with the function from a key to the one value that its row is under.
+    ``ordered`` indexes support ``lower_bound`` and ``prefix``; their values are comparable, and are kept in chunks of
+    at most ``chunk_keys``. ``clustered`` names an index that holds the rows in place of a dict by key (:mod:`.rows`),
+    with the function from a key to the single value of its row.
     """
 
     __slots__ = ("chunk_keys", "clustered", "indexes", "key", "name", "ordered", "positions", "row", "values")
@@ -59,7 +59,7 @@ class Table(Generic[K, R]):
         clustered: tuple[str, Callable[[K], Hashable]] | None = None,
         chunk_keys: int = CHUNK_KEYS,
     ) -> None:
-        if not NAME.match(name):
+        if not NAME.fits(name):
             raise StateError(f"table name '{name}': want lower-case letters, digits, - and _, 31 at most")
         self.name = name
         self.row = row

@@ -7,7 +7,6 @@ module's business: :func:`parse` gives None and dnspython takes over (dns/unusua
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from typing import Final, NamedTuple
 
@@ -15,6 +14,7 @@ import dns.rdata
 import dns.rdataclass
 import dns.rdatatype
 
+from isthmus import bounds
 from isthmus.model.dns import Name
 
 HEADER: Final = struct.Struct(">HHHHHH")
@@ -33,9 +33,9 @@ OWNER: Final = 0xC00C
 """The pointer to the question's name, which stands at offset 12 of every message."""
 
 PLAIN_SIZE: Final = 512
-"""What a client without EDNS takes over UDP."""
+"""Largest UDP answer for a client without EDNS, in bytes."""
 UDP_SIZE: Final = 1232
-"""What we send over UDP at most: no link fragments it (DNS flag day 2020)."""
+"""Largest UDP answer in bytes: no link fragments it (DNS flag day 2020)."""
 TCP_SIZE: Final = 65535
 
 
@@ -105,7 +105,7 @@ def opt(flags: int = 0, *, extended: int = 0) -> bytes:
 
 
 def name_end(packet: bytes, at: int) -> int:
-    """Where the name at an offset ends; -1 where it does not, is compressed or is too long."""
+    """Return the end of the name at an offset; -1 if it is incomplete, compressed or too long."""
     start, size = at, len(packet)
     while at < size and at - start < 255:
         length = packet[at]
@@ -134,7 +134,7 @@ def build(query: Query, answer: Answer, *, truncate: bool = False) -> bytes:
 
 
 def fit(records: bytes, room: int) -> tuple[int, bytes]:
-    """As many whole records as there is room for."""
+    """Return the number of whole records that fit, and their bytes."""
     at = count = 0
     while at + 12 <= len(records):
         after = at + 12 + int.from_bytes(records[at + 10 : at + 12], "big")
@@ -180,18 +180,18 @@ def record(type_: int, ttl: int, data: bytes, *, owner: bytes = OWNER.to_bytes(2
 def rdata(type_: str, text: str) -> bytes:
     """Record data from its presentation format."""
     if type_ in ("A", "AAAA"):
-        return ipaddress.ip_address(text).packed
+        return bounds.packed(text)
     if type_ == "PTR":
         return wire_name(text)
     if type_ == "SRV":
-        priority, weight, port, target = text.split()
-        return SRV.pack(int(priority), int(weight), int(port)) + wire_name(target)
+        *numbers, target = text.split()
+        return SRV.pack(*(bounds.count(each, most=0xFFFF) for each in numbers)) + wire_name(target)
     data = dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.from_text(type_), text)
     return data.to_wire() or b""
 
 
 def rotate(count: int, records: bytes, turn: int) -> bytes:
-    """The same records with another one first."""
+    """Rotate records, so that another one is first."""
     if count < 2:
         return records
     if records[2:4] in _ONE_SIZE:  # hot: addresses

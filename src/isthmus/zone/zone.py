@@ -28,17 +28,18 @@ Key = tuple[bytes, int]
 
 
 class Zone:
-    """What we answer for: :meth:`replace` rows as they change, :meth:`ours` and :meth:`answer` questions."""
+    """The zone that we answer for: :meth:`replace` rows as they change, :meth:`ours` and :meth:`answer` questions."""
 
     def __init__(self, zone: str, *, cluster_domain: str = "") -> None:
         self.name = zone.strip(".").lower()
         self.complete = False
-        """Whether the first list of names was whole: only then does an unknown name not exist."""
+        """``True`` after a complete first list of names. Only then does an unknown name not exist."""
         self._apex = codec.wire_name(self.name)
         self._depth = self.name.count(".") + 1
         self._cluster = codec.wire_name(cluster_domain) if cluster_domain else b""
         self._expanded = b"\3svc" + self._apex[:-1]
         self._records: dict[Key, tuple[int, bytes]] = {}
+        """Encoded rows; without records where a row makes its name exist."""
         self._existing: Counter[bytes] = Counter()
         self._native: Counter[bytes] = Counter()
         """Names outside the zone that are ours for every type, and how many types they have: all but reverse names."""
@@ -53,30 +54,28 @@ class Zone:
         return len(self._records)
 
     def replace(self, old: Name | None, new: Name | None) -> None:
-        """A row took another's place, came or went. A name that cannot be written is counted and left out."""
+        """Exchange a row of a name. A row without answers makes its name exist; one that is unwritable is counted."""
+        encoded = self._encoded(new) if new is not None else None  # what raises here leaves the old one as it is
         if old is not None:
             self._remove(old)
-        if new is not None:
-            try:
-                self._add(new)
-            except ValueError:
-                self.unwritable += 1
+        if new is not None and encoded is not None:
+            self._add(new, *encoded)
 
     def ours(self, name: bytes, type_: int) -> bool:
-        """Whether a question is ours: below the apex, a native name, or the reverse of one of our addresses."""
+        """True if a question is ours: below the apex, a native name, or the reverse name of one of our addresses."""
         if (name, type_) in self._records:  # hot: most questions that come here
             return True
         return name in self._native or self.below(name)
 
     def is_native(self, name: bytes) -> bool:
-        """Whether a name is of the cluster's domain and stands for an import."""
+        """True if a name in the cluster's domain represents an import."""
         return name in self._native
 
     def answer(self, query: Query) -> Answer:
         """The answer to a question of ours."""
-        found = self._records.get((query.name, query.type))  # hot: every ordinary question ends here
-        if found is not None:
-            count, records = found
+        encoded = self._records.get((query.name, query.type))  # hot: every ordinary question ends here
+        if encoded is not None and encoded[0]:
+            count, records = encoded
             self._turn += count > 1
             return Answer(codec.NOERROR, count, codec.rotate(count, records, self._turn))
         if query.name == self._apex:
@@ -95,11 +94,11 @@ class Zone:
         return self._apex
 
     def exists(self, name: bytes) -> bool:
-        """Whether a name has records or names below it."""
-        return name == self._apex or name in self._existing or bool(self.types(name))
+        """True if a name has records, or names below it."""
+        return name == self._apex or name in self._existing or name in self._native or bool(self.types(name))
 
     def records(self, name: bytes, type_: int) -> tuple[int, bytes]:
-        """How many records a name has of a type, and they in one piece."""
+        """Return the number of a name's records of a type, and their concatenated bytes."""
         return self._records.get((name, type_), (0, b""))
 
     def affected(self, row: Name) -> list[bytes]:
@@ -111,7 +110,7 @@ class Zone:
         return [*self._chain(name)] if self.below(name) else [name]
 
     def below(self, name: bytes) -> bool:
-        """Whether a name is the apex or below it."""
+        """True if a name is the apex or below it."""
         return name.endswith(self._apex) and len(name) - len(self._apex) in _label_starts(name)
 
     def authority(self) -> bytes:
@@ -119,14 +118,14 @@ class Zone:
         return codec.record(codec.SOA, NEGATIVE_TTL, self._soa(), owner=self._apex)
 
     def is_expansion(self, name: bytes) -> bool:
-        """Whether this is a name of ours with a search domain of the cluster behind it."""
+        """True if this is a name of ours with a search domain of the cluster appended."""
         if not self._cluster or self._expanded not in name or not name.endswith(self._cluster):  # hot: most end here
             return False
         return any(self._expands(name[start:]) for start in _label_starts(name)[1:])
 
     def types(self, name: bytes) -> list[int]:
         """The types a name has records of."""
-        return [type_ for type_ in codec.TYPES.values() if (name, type_) in self._records]
+        return [type_ for type_ in codec.TYPES.values() if self.records(name, type_)[0]]
 
     def _expands(self, suffix: bytes) -> bool:
         """``svc.zone``, then ``cluster``, ``svc.cluster`` or ``ns.svc.cluster``."""
@@ -136,10 +135,16 @@ class Zone:
         within = b"\3svc" + self._cluster
         return domain in (self._cluster, within) or domain[1 + domain[0] :] == within
 
-    def _add(self, row: Name) -> None:
-        name = codec.wire_name(row.name)
-        found = codec.records(row)
-        self._records[name, codec.TYPES[row.type]] = found
+    def _encoded(self, row: Name) -> tuple[bytes, tuple[int, bytes]] | None:
+        """The name and the records of a row in wire format; ``None``, and counted, if they cannot be written."""
+        try:
+            return codec.wire_name(row.name), codec.records(row)
+        except ValueError:
+            self.unwritable += 1
+            return None
+
+    def _add(self, row: Name, name: bytes, records: tuple[int, bytes]) -> None:
+        self._records[name, codec.TYPES[row.type]] = records
         for existing in self._chain(name):
             self._existing[existing] += 1
         if row.type != "PTR" and not self.below(name):
@@ -150,7 +155,7 @@ class Zone:
             name = codec.wire_name(row.name)
         except codec.Unwritable:
             return
-        if self._records.pop((name, codec.TYPES[row.type]), None) is None:
+        if self._records.pop((name, codec.TYPES.get(row.type, 0)), None) is None:
             return
         for existing in self._chain(name):
             self._existing[existing] -= 1

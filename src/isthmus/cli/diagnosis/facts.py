@@ -1,8 +1,10 @@
-"""What a diagnosis is made of: the status and the tables of each process that can be asked."""
+"""Inputs of a diagnosis: the status and the tables of each process that can be queried."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from isthmus.admin.query import QueryError, Socket
+from isthmus.cli.sockets import NAME_SERVERS
 from isthmus.model import tables
 from isthmus.model.names import ServiceName
 from isthmus.statedb import Database, Reader, Table
@@ -17,19 +20,31 @@ from isthmus.statedb import Database, Reader, Table
 TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.SERVICES, tables.IMPORTS, tables.ENDPOINT_SETS, tables.NODES, tables.POLICIES, tables.REDIRECTS,
     tables.FRONTENDS, tables.BACKENDS, tables.PLANS, tables.PLANS_STATUS, tables.CLUSTERS, tables.REFUSED_CLAIMS,
-    tables.LOCAL_REDIRECTS, tables.PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES, tables.NAMESPACES,
-    tables.FAILURES, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
-    tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.ROUTE_REFUSALS, tables.XDS_SERVED,
-    tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
+    tables.LOCAL_REDIRECTS, tables.PODS, tables.IGNORED_PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES,
+    tables.NAMESPACES,
+    tables.FAILURES, tables.CALLER_FAILURES, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
+    tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.ROUTE_REFUSALS, tables.XDS_SERVED, tables.ENVOY_CHECKS,
+    tables.PROXY_LISTENERS,
+    tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS, tables.REFUSED_GATEWAYS,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
+    tables.RECORDS_STATUS, tables.REFUSED_RECORDS, tables.PEER_REFUSALS,
+    tables.FAULTS,
 )  # fmt: skip
-"""Read of each process that has them."""
+"""Tables to read from each process."""
+for _table in TABLES:
+    msgspec.json.Decoder(_table.row)  # before any thread: msgspec 0.22 crashes if two meet a type for the first time
 
 
 UNKNOWN: Final = "this cluster"
 """The calling cluster, while no process answers that knows its name."""
+OF_A_NODE: Final = (tables.CLUSTERS, tables.ENVOY_CHECKS, tables.REFUSED_GATEWAYS, tables.FAULTS)
+"""Tables to read from the agents of further nodes: those that concern no one service."""
+AT_ONCE: Final = 32
+"""Processes that are asked at a time."""
+HUNG: Final = 1.0
+"""Seconds after which a process that does not answer counts as hung. All are asked at once, so several cost no more."""
 FORBIDDEN: Final = "(Forbidden)"
-"""In kubectl's refusal of what its user may not do."""
+"""Part of kubectl's message when its user lacks a right."""
 
 
 class Process(Struct, frozen=True):
@@ -42,9 +57,13 @@ class Process(Struct, frozen=True):
     """Every table of TABLES; empty where the process has none of that name, or cannot be asked."""
     status: Mapping[str, Any] = {}
     error: str = ""
-    """Why it cannot be asked; empty: it was."""
+    """Reason why it could not be queried; empty if it was."""
     expected: bool = True
-    """False: it has no socket here, and may well run elsewhere."""
+    """``False`` if it has no socket here; it may run elsewhere."""
+    asked: float = 0.0
+    """Time at which it answered, in seconds since the epoch by the clock of this command."""
+    unreadable: tuple[str, ...] = ()
+    """Tables with a row that this version cannot read, each with the reason."""
 
     def __str__(self) -> str:
         return f"{self.cluster}/{self.name}"
@@ -56,7 +75,7 @@ class Facts(Struct, frozen=True):
     agent: Process
     operator: Process
     name_servers: tuple[Process, ...]
-    """Of the node; each answers while the other is away."""
+    """Name servers of the node; each answers while the other is down."""
     others: tuple[Process, ...] = ()
     """Operators, agents and gateways of other clusters, where they can be asked too: those of a lab."""
     lab: str = ""
@@ -66,7 +85,10 @@ class Facts(Struct, frozen=True):
     pod: str = ""
     """namespace/name of the pod that calls, where one is named."""
     pod_hooked: bool | None = None
-    """Whether that pod's processes run below the hooked cgroup; None: no pod is named, or it is not visible here."""
+    """True if that pod's processes run below the hooked cgroup; ``None`` if no pod is named or it is not visible."""
+
+    nodes: tuple[Process, ...] = ()
+    """Agents of the calling cluster's other nodes, named node/agent, where the whole cluster is diagnosed."""
 
     @property
     def cluster(self) -> str:
@@ -74,53 +96,101 @@ class Facts(Struct, frozen=True):
         return self.agent.cluster
 
     @property
+    def processes(self) -> tuple[Process, ...]:
+        """Every process that answered, of all clusters."""
+        every = (self.agent, self.operator, *self.name_servers, *self.nodes, *self.others)
+        return tuple(each for each in every if not each.error)
+
+    @property
     def operators(self) -> tuple[Process, ...]:
-        """Of the calling cluster, and of the others that can be asked."""
+        """Operators of the calling cluster and of the others that can be queried."""
         return (self.operator, *(each for each in self.others if each.name == "operator"))
 
     def kubectl(self, cluster: str, namespace: str = "") -> str:
-        """How a command for a cluster begins; that of another cluster takes its name for that of its context."""
+        """Return the start of a kubectl command. For another cluster, its name is taken as the name of its context."""
         context = self.context if cluster == self.cluster and self.context else cluster
         chosen = "" if context == UNKNOWN else f" --context {context}"
         return f"kubectl{chosen}" + (f" -n {namespace}" if namespace else "")
 
     def start(self, process: Process | str) -> str:
         """The command that starts a process again; ``process`` as cluster/name."""
-        cluster, name = str(process).split("/")
+        cluster, _, name = str(process).partition("/")
         if self.lab:
-            return f"isthmus lab start --lab {self.lab} {cluster}/{name}"
-        kind = "deployment/isthmus-operator" if name == "operator" else "daemonset/isthmus-agent"
-        return f"{self.kubectl(cluster, 'isthmus-system')} rollout restart {kind}"
+            return f"isthmus lab start --lab {self.lab} {process}"
+        return f"{self.kubectl(cluster, 'isthmus-system')} rollout restart {workload(name)}"
+
+    def connect(self, peer: str, *, by_hand: str) -> str:
+        """Return the cure for a peer that is not connected: ``isthmus connect``, or ``by_hand``."""
+        return self._either(f"isthmus connect {self.context or self.cluster} {peer}", by_hand)
+
+    def keys(self, cluster: str, *, by_hand: str) -> str:
+        """Return the cure for keys that a cluster lacks: the log of ``isthmus keys``, or ``by_hand``."""
+        return self._either(f"{self.kubectl(cluster, 'isthmus-system')} logs deployment/isthmus-keys", by_hand)
+
+    def _either(self, in_cluster: str, by_hand: str) -> str:
+        """Return both cures, since no process that is queried knows who makes the keys; a lab makes its own by hand."""
+        return by_hand if self.lab else f"{in_cluster}; where keys are made by hand: {by_hand}"
+
+    def replace_envoy(self) -> str:
+        """The command that replaces the Envoy of the calling node, which runs and does not answer."""
+        if self.lab:
+            return f"isthmus lab kill --lab {self.lab} {self.cluster}/envoy; {self.start(f'{self.cluster}/envoy')}"
+        return self.start(f"{self.cluster}/envoy")
 
     def revive(self, process: Process | str) -> str:
         """The commands for a process that has ended: the first shows why, since a wrong setting ends it again."""
-        cluster, name = str(process).split("/")
+        cluster, _, name = str(process).partition("/")
         if FORBIDDEN in (process.error if isinstance(process, Process) else ""):
             return "ask as a user who may create pods/exec in the namespace isthmus-system"
         if self.lab:
             return f"isthmus lab logs --lab {self.lab} {process} --tail 3; {self.start(process)}"
-        container = name if name in ("dns", "dns-second") else "agent" if name == "agent" else ""
-        kind = "daemonset/isthmus-agent" if container else "deployment/isthmus-operator"
-        chosen = f" -c {container}" if container else ""
-        logs = f"{self.kubectl(cluster, 'isthmus-system')} logs {kind}{chosen} --previous"
+        logs = (
+            f"{self.kubectl(cluster, 'isthmus-system')} logs {workload(name)} -c {name.rpartition('/')[2]} --previous"
+        )
         return f"{logs}; {self.start(process)}"
 
 
-def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") -> Process:
-    """Status and tables of a process; ``under`` (``demo/``) limits tables that are ordered by namespace to one."""
+def workload(process: str) -> str:
+    """Return the object of ``deploy/`` that runs a process."""
+    process = process.rpartition("/")[2]
+    if process in NAME_SERVERS:
+        return "daemonset/isthmus-dns"
+    return f"{'deployment' if process == 'operator' else 'daemonset'}/isthmus-{process}"
+
+
+def process(
+    socket: Socket | None, cluster: str, name: str, *, under: str = "", read: Sequence[Table[Any, Any]] = TABLES
+) -> Process:
+    """Read status and tables of a process; ``under`` (``demo/``) limits tables that are ordered by namespace to one.
+
+    A row that cannot be read costs that row: the process may be of another version.
+    """
     db = Database(*TABLES)
     if socket is None:
         return Process(cluster, name, db.snapshot(), error="it has no admin socket here", expected=False)
+    unreadable: dict[str, str] = {}
     try:
-        status = socket.status()
+        status, asked = socket.status(timeout=HUNG), time.time()
         with db.write() as txn:
-            for table in TABLES:
+            for table in read:
                 if table.name in status["tables"]:
                     for row in socket.table(table.name, under=under).rows:
-                        txn.put(table, msgspec.convert(row, table.row))
+                        try:
+                            txn.put(table, msgspec.convert(row, table.row))
+                        except msgspec.ValidationError as error:
+                            unreadable[table.name] = f"table {table.name}: {error}"
     except QueryError as error:
         return Process(cluster, name, Database(*TABLES).snapshot(), error=str(error))
-    return Process(cluster, name, db.snapshot(), status)
+    return Process(cluster, name, db.snapshot(), status, asked=asked, unreadable=tuple(unreadable.values()))
+
+
+def _processes(named: Iterable[tuple[str, str, Socket]], under: str) -> list[Process]:
+    """Ask processes at the same time, each given as (cluster, process, socket). Kept connections are not shared."""
+    asked = list(named)
+    if any(socket.dials for _, _, socket in asked):  # by kubectl exec: one connection after the other
+        return [process(socket, cluster, name, under=under) for cluster, name, socket in asked]
+    with ThreadPoolExecutor(max_workers=max(1, len(asked))) as pool:
+        return list(pool.map(lambda each: process(each[2], each[0], each[1], under=under), asked))
 
 
 def collect(
@@ -129,21 +199,37 @@ def collect(
     cluster: str,
     others: Sequence[tuple[str, str, Socket]],
     service: ServiceName | None,
+    nodes: Mapping[str, Socket] = {},
     lab: str = "",
     context: str = "",
     pod: str = "",
 ) -> Facts:
-    """The facts that the admin sockets give: ``sockets`` by process, ``others`` by cluster and process."""
+    """The facts that the admin sockets give: ``sockets`` by process, ``others`` by cluster and process.
+
+    ``nodes``: agents by node, of which the one in ``sockets`` is not asked again.
+    """
     under = f"{service.partition('/')[0]}/" if service else ""
-    asked = {name: process(socket, cluster, name, under=under) for name, socket in sockets.items()}
+    every = _processes([*((cluster, *each) for each in sockets.items()), *others], under)
+    asked = dict(zip(sockets, every, strict=False))
     missing = {name: process(None, cluster, name) for name in ("agent", "operator", "dns") if name not in asked}
-    found = asked | missing
-    own = cluster or _own_name(list(found.values()))
-    named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
-    elsewhere = [process(socket, *named_by, under=under) for *named_by, socket in others]
+    processes = asked | missing
+    own = cluster or _own_name(list(processes.values()))
+    named = {name: msgspec.structs.replace(each, cluster=own) for name, each in processes.items()}
+    elsewhere = every[len(sockets) :]
     servers = tuple(each for name, each in named.items() if name.startswith("dns"))
-    facts = Facts(named["agent"], named["operator"], servers, tuple(elsewhere), lab, context, pod)
-    return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
+    further = _agents(nodes, own, named["agent"].status.get("place", {}).get("node", ""))
+    facts = Facts(named["agent"], named["operator"], servers, tuple(elsewhere), lab, context, pod, nodes=further)
+    return msgspec.structs.replace(facts, pod_hooked=hooked(facts))
+
+
+def _agents(nodes: Mapping[str, Socket], cluster: str, asked: str) -> tuple[Process, ...]:
+    """Agents of the nodes but the one that was asked, all at the same time: each has a connection of its own."""
+
+    def agent(node: str) -> Process:
+        return process(nodes[node], cluster, f"{node}/agent", read=OF_A_NODE)
+
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        return tuple(pool.map(agent, sorted(nodes.keys() - {asked})))
 
 
 def _own_name(processes: Sequence[Process]) -> str:
@@ -151,16 +237,22 @@ def _own_name(processes: Sequence[Process]) -> str:
     return names[0] if names else UNKNOWN
 
 
-def _hooked(facts: Facts) -> bool | None:
-    """Whether a process with an address of the pod runs below the cgroup that the agent hooked, seen from this host."""
+def hooked(facts: Facts) -> bool | None:
+    """True if this host shows a process with the pod's address below the agent's cgroup; ``None`` if unknown.
+
+    The cgroup of an agent that is asked by a context is that of another machine.
+    """
     row = facts.agent.rows.get(tables.PODS, facts.pod) if facts.pod else None
     datapath = facts.agent.status.get("datapath")
-    if row is None or not datapath or not row.addresses:
+    if row is None or not datapath or not row.addresses or facts.context:
         return None
     from isthmus.datapath.services import callers
 
+    cgroup = Path(datapath["hooks"]["cgroup"])
     try:
-        present = callers.addresses_below(Path(datapath["hooks"]["cgroup"]))
+        addresses = callers.addresses_below(cgroup)
     except OSError:
         return None
-    return bool(present & set(row.addresses))
+    if not cgroup.is_dir():  # such as a container's, which has no host path
+        return None
+    return bool(addresses & set(row.addresses))

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
 from msgspec import Struct
 
+from isthmus import __version__
+from isthmus.bounds import Syntax
+from isthmus.cli.diagnosis import reasons
 from isthmus.cli.diagnosis.facts import Facts, Process
-from isthmus.loadbalancer import drains, shares
-from isthmus.loadbalancer.explain import called
-from isthmus.loadbalancer.policies import counting
+from isthmus.cli.status import failing_rows
+from isthmus.loadbalancer import drains, effects, shares
+from isthmus.loadbalancer.explain import services_called, unanswered
+from isthmus.loadbalancer.policies import effective
 from isthmus.model import tables
+from isthmus.model.clusters import reachability
 from isthmus.model.drains import Draining
 from isthmus.model.hosts import joined
-from isthmus.model.names import ServiceName, split
-from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Policy
+from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import Condition
-from isthmus.statedb import Reader
 
-OBJECT: Final = re.compile(r"Drain ([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")
+OBJECT: Final = Syntax(r"Drain ([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})", most=323, meaning="the reason of a Drain")
 """The reason of a drain that an object asks for."""
 
 State = Literal["ok", "fault", "follows"]
 
 
 class Hop(Struct, frozen=True):
-    """What was found at one hop."""
+    """Result of the diagnosis at one hop."""
 
     hop: str
     object: str
@@ -36,49 +38,78 @@ class Hop(Struct, frozen=True):
     """follows: it fails, and would not without a fault that another hop names."""
     cure: str = ""
     """The command that mends a fault, or shows more of it."""
+    code: str = ""
+    """Stable name of a kind of fault, a row of docs/faults.md; empty for other states."""
 
 
 def processes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Every process of the calling cluster answers, and is served by its API server and its etcd."""
-    answering = [each for each in facts.name_servers if not each.error]
-    for each in (facts.agent, facts.operator, *facts.name_servers):
-        if not each.error:
-            yield Hop("process", str(each), f"up {each.status['uptime']:.0f} s")
-            yield from sources(facts, each)
-        elif each.expected:
-            instead = f"; {answering[0]} answers in its place" if each in facts.name_servers and answering else ""
-            yield Hop("process", str(each), each.error + instead, "fault", facts.revive(each))
+    answering = [process for process in facts.name_servers if not process.error]
+    for process in (facts.agent, facts.operator, *facts.name_servers):
+        if not process.error:
+            yield Hop("process", str(process), f"up {process.status['uptime']:.0f} s")
+            yield from sources(facts, process)
+            for reason in process.unreadable:
+                text = f"{reason}; it is {process.status.get('version', 'another version')}, this command {__version__}"
+                yield Hop(
+                    "process",
+                    f"{process}/tables",
+                    text,
+                    "fault",
+                    "use the isthmus of the version that runs",
+                    "row-unreadable",
+                )
+        elif process.expected:
+            instead = f"; {answering[0]} answers in its place" if process in facts.name_servers and answering else ""
+            yield away(facts, process, "process", instead=instead)
+
+
+def envoy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The Envoy of the caller's node answers, if it is probed."""
+    for row in facts.agent.rows.all(tables.ENVOY_CHECKS):
+        if not row.healthy:
+            text = f"calls go past it: it {row.reason}"
+            yield Hop(
+                "process", f"Envoy of the node of {facts.agent}", text, "fault", facts.replace_envoy(), "envoy-hung"
+            )
+
+
+def problems(facts: Facts) -> Iterator[Hop]:
+    """Every problem that a process of the calling cluster reports, and rows that it could not put into effect."""
+    for process in (facts.agent, facts.operator, *facts.name_servers):
+        for problem in process.status.get("problems", ()):
+            mending = reasons.of_problem(facts, process, problem)
+            yield Hop("process", f"{process} reports", problem, "fault", *mending)
+        for table, failing in failing_rows(process.status) if not process.error else ():
+            cure = f"isthmus get {table} -A"
+            text = f"{failing} rows of {table.removesuffix('_status')}"
+            yield Hop("process", f"{process} fails", text, "fault", cure, "rows-not-written")
 
 
 def sources(facts: Facts, process: Process) -> Iterator[Hop]:
-    """What a process watches and writes can be reached."""
+    """Check that a process reaches the API server and the etcd that it watches and writes."""
     away = {name: state for name, state in process.status.get("reflectors", {}).items() if not state["connected"]}
-    kubernetes = [state for name, state in away.items() if name != "names"]
+    kubernetes = [state for name, state in away.items() if name.startswith("kubernetes/")]
     if kubernetes:
-        why = kubernetes[0]["last_failure"] or "not listed yet"
-        text = f"{process} works from the last known state: {why}"
-        yield Hop("process", f"API server of {process.cluster}", text, "fault", _admit(facts, process, why))
+        reason = kubernetes[0]["last_failure"] or "not listed yet"
+        text = f"{process} works from the last known state: {reason}"
+        yield Hop(
+            "process", f"API server of {process.cluster}", text, "fault", *reasons.of_apiserver(facts, process, reason)
+        )
     publisher = process.status.get("publisher", {})
-    if publisher.get("error"):
-        if "permission denied" in publisher["error"]:
-            cure = "isthmus clusters certs there: it makes the etcd's users and roles, for cluster.name and no other"
-        else:
-            cure = facts.start(f"{process.cluster}/etcd") if facts.lab else "check etcd.endpoints of the operator"
-        text = f"{process} cannot publish: {publisher['error']}"
-        yield Hop("process", f"etcd of {process.cluster}", text, "fault", cure)
+    if error := publisher.get("error"):
+        text = f"{process} cannot publish: {error}"
+        yield Hop("process", f"etcd of {process.cluster}", text, "fault", *reasons.of_etcd(facts, process, error))
 
 
-def _admit(facts: Facts, process: Process, why: str) -> str:
-    """What mends an API server that is away, or that refuses a process's token or rights."""
-    if "401 " in why:
-        return f"the token of {process} is not valid: kubernetes.kubeconfig, or the service account of its pod"
-    if "403 " in why:
-        return f"{process} lacks that right: apply its roles again (kubectl apply -k deploy/ in {process.cluster})"
-    return f"{facts.kubectl(process.cluster)} get --raw /readyz"
+def away(facts: Facts, process: Process, hop: str, *, instead: str = "") -> Hop:
+    """The fault of a process that cannot be asked: it has ended, or it runs and does not answer."""
+    code = "process-hung" if "no answer in time" in process.error else "process-ended"
+    return Hop(hop, str(process), process.error + instead, "fault", facts.revive(process), code)
 
 
 def incomplete(process: Process, table: str) -> bool:
-    """Whether a table of a process waits for a source: the hop of that source is the fault, if there is one."""
+    """True if a table of a process awaits a source, whose own hop then shows the fault."""
     return bool(process.status.get("tables", {}).get(table, {}).get("pending"))
 
 
@@ -111,12 +142,26 @@ def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         if not connected and incomplete(facts.agent, "names"):
             yield Hop("resolver", str(each), "waits for the agent's names, which are not complete", "follows")
         elif not connected and not facts.agent.error:
-            yield Hop("resolver", str(each), "does not receive the agent's names", "fault", facts.start(each))
+            yield Hop(
+                "resolver",
+                str(each),
+                "does not receive the agent's names",
+                "fault",
+                facts.start(each),
+                "resolver-cut-off",
+            )
         elif (zone := server.get("zone", "")) and own and not any(row.name.endswith(f".{zone}") for row in named):
             text = f"answers for {zone}, which none of the agent's names is in: dns.zone of both has to be the same"
-            yield Hop("resolver", str(each), text, "fault", f"correct it, then {facts.start(each)}")
+            yield Hop("resolver", str(each), text, "fault", f"correct it, then {facts.start(each)}", "resolver-zone")
         elif not names and own:
-            yield Hop("resolver", str(each), f"has no names; the agent has {own}", "fault", facts.start(each))
+            yield Hop(
+                "resolver",
+                str(each),
+                f"has no names; the agent has {own}",
+                "fault",
+                facts.start(each),
+                "resolver-empty",
+            )
         else:
             yield Hop("resolver", str(each), text if connected else f"{text}; copy of an agent that is away")
 
@@ -125,10 +170,11 @@ def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The caller's calls are translated: the programs are attached, and its pod is below their cgroup."""
     if facts.agent.error:
         return
-    datapath, why = facts.agent.status.get("datapath"), facts.agent.status.get("unhooked", "")
-    if why:
-        state: State = "follows" if incomplete(facts.agent, "plans") else "fault"
-        yield Hop("hook", str(facts.agent), why, state, facts.start(facts.agent))
+    datapath, reason = facts.agent.status.get("datapath"), facts.agent.status.get("unhooked", "")
+    if reason:
+        mending = reasons.of_hooks(facts, reason)
+        waits = incomplete(facts.agent, "plans")
+        yield Hop("hook", str(facts.agent), reason, *(("follows",) if waits else ("fault", *mending)))
         return
     if datapath is None:
         yield Hop("hook", str(facts.agent), "no datapath.cgroup is configured: calls take kube-proxy's path")
@@ -140,16 +186,48 @@ def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         node = facts.agent.status.get("place", {}).get("node", "")
         text = f"not a pod of node {node}, whose agent was asked"
         cure = f"{facts.kubectl(facts.cluster, facts.pod.partition('/')[0])} get pods -o wide"
-        yield Hop("hook", f"pod {facts.pod}", text, "fault", cure)
+        yield Hop("hook", f"pod {facts.pod}", text, "fault", cure, "pod-of-another-node")
     elif facts.pod_hooked is False:
         text = f"none of its processes runs below {cgroup}: its calls are not translated"
-        yield Hop("hook", f"pod {facts.pod}", text, "fault", "name the pods' cgroup in datapath.cgroup of the agent")
+        cure, _ = reasons.of_hooks(facts, "datapath.cgroup")
+        yield Hop("hook", f"pod {facts.pod}", text, "fault", cure, "pod-outside-cgroup")
+    elif (ignored := facts.agent.rows.get(tables.IGNORED_PODS, facts.pod)) is not None:
+        yield _left_alone(facts, service, ignored.reason)
     else:
         yield Hop(
             "hook",
             f"pod {facts.pod}",
             f"below {cgroup}" if facts.pod_hooked else f"not visible here; {cgroup} is hooked",
         )
+
+
+def _left_alone(facts: Facts, service: ServiceName, reason: str) -> Hop:
+    """A pod whose calls are not translated: a fault if only islands export the service, which it cannot call."""
+    exporters, islands = _exporters(facts, service), _exporting_islands(facts, service)
+    text = f"left alone ({reason}): its calls of imports go to their addresses, for its mesh or kube-proxy"
+    text += f", which do not call {', '.join(sorted(islands))}" if islands else ""
+    if not islands or islands != exporters:
+        return Hop("hook", f"pod {facts.pod}", text)
+    namespace, name = split(ServiceName(facts.pod))
+    cure = f"{facts.kubectl(facts.cluster, namespace)} annotate pod {name} isthmus.io/datapath=translate"
+    return Hop("hook", f"pod {facts.pod}", text, "fault", cure, "sidecar-before-island")
+
+
+def _exporters(facts: Facts, service: ServiceName) -> set[ClusterName]:
+    """Clusters that have endpoints of a service."""
+    rows = facts.agent.rows
+    services = services_called(rows, service)
+    return {
+        each.cluster for name in services for each in rows.by(tables.ENDPOINT_SETS, "service", name) if each.cluster
+    }
+
+
+def _exporting_islands(facts: Facts, service: ServiceName) -> set[ClusterName]:
+    """Clusters that export a service from another network: only the translation of calls knows their gateways."""
+    rows = facts.agent.rows
+    own = rows.get(tables.CLUSTERS, ClusterName(facts.cluster))
+    exporters = _exporters(facts, service)
+    return {name for name in exporters if reachability(own, rows.get(tables.CLUSTERS, name)) != "direct"}
 
 
 def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -159,13 +237,12 @@ def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     rows = facts.agent.rows
     for refused in rows.all(tables.REFUSED_CLAIMS):
         if service in (refused.name, refused.service):
-            yield Hop(
-                "frontend", f"{refused.kind} {refused.name}", refused.message, "fault", f"isthmus explain {service}"
-            )
-    found = [row for each in called(rows, service) for row in rows.by(tables.FRONTENDS, "service", each)]
+            subject, cure = f"{refused.kind} {refused.name}", f"isthmus explain {service}"
+            yield Hop("frontend", subject, refused.message, "fault", cure, "address-refused")
+    frontends = [row for each in services_called(rows, service) for row in rows.by(tables.FRONTENDS, "service", each)]
     imported = rows.get(tables.IMPORTS, service)
-    if found:
-        yield Hop("frontend", str(service), ", ".join(sorted(str(row.key) for row in found)[:3]))
+    if frontends:
+        yield Hop("frontend", str(service), ", ".join(sorted(str(row.key) for row in frontends)[:3]))
     elif imported is not None and imported.type == "Headless":
         yield Hop("frontend", str(service), "headless: the name answers with the pods' own addresses")
     elif imported is None and rows.by(tables.SERVICES, "name", service):
@@ -177,60 +254,61 @@ def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 def policy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Policies of the service can be followed, and the one in force leaves calls somewhere to go."""
     rows = facts.agent.rows
-    services = called(rows, service)
-    found = [row for each in services for row in rows.by(tables.POLICIES, "service", each)]
+    services = services_called(rows, service)
+    policies = [row for each in services for row in rows.by(tables.POLICIES, "service", each)]
     missing = [] if services else [row for row in rows.all(tables.POLICIES) if row.target == service]
-    for row in (*found, *missing):
-        if why := row.invalid or ("" if services else f"{row.kind} {row.target} does not exist in {facts.cluster}"):
+    for row in (*policies, *missing):
+        if reason := row.invalid or ("" if services else f"{row.kind} {row.target} does not exist in {facts.cluster}"):
             cure = f"{facts.kubectl(facts.cluster, split(row.name)[0])} edit trafficpolicy {split(row.name)[1]}"
-            yield Hop("policy", f"{row.policy_kind} {row.name}", f"has no effect: {why}", "fault", cure)
-    if (in_force := counting(found)) is None:
+            yield Hop(
+                "policy",
+                f"{row.policy_kind} {row.name}",
+                f"has no effect: {reason}",
+                "fault",
+                cure,
+                "policy-without-effect",
+            )
+    if (in_force := effective(policies)) is None:
         return
     subject = f"{in_force.policy_kind} {in_force.name}"
     plans = rows.by(tables.PLANS, "service", in_force.service)
     backends = rows.by(tables.BACKENDS, "service", in_force.service)
     ready = [row for row in backends if row.condition is Condition.READY]
+    ignored = effects.ignored_fields(rows, in_force, ClusterName(facts.cluster))
+    without = f"; {effects.summary(ignored)}" if ignored else ""
     if any(shares.by_cluster(each) for each in plans) or not ready:
         parts = shares.by_cluster(plans[0]) if plans else {}
-        text = f"in force: {shares.text(parts)}{_unknown(rows, in_force)}"
+        text = f"in force: {shares.text(parts)}{without}"
         yield Hop("policy", subject, text, "ok" if parts else "follows")
     else:
-        text = f"leaves none of {len(ready)} ready backends to be called{_unknown(rows, in_force)}"
-        yield Hop("policy", subject, text, "fault", f"isthmus explain {service}")
-
-
-def _unknown(rows: Reader, row: Policy) -> str:
-    """The clusters that a policy names and that are none of the clusterset, as the end of a sentence."""
-    named = {share.cluster for tier in row.tiers for share in tier.shares} - {"", ANY_OTHER, THIS_CLUSTER}
-    unknown = sorted(named - {each.name for each in rows.all(tables.CLUSTERS)})
-    return f"; no cluster is called {', '.join(unknown)}" if unknown else ""
+        text = f"leaves none of {len(ready)} ready backends to be called{without}"
+        yield Hop("policy", subject, text, "fault", f"isthmus explain {service}", "policy-leaves-nothing")
 
 
 def drain(facts: Facts, service: ServiceName) -> Iterator[Hop]:
-    """What is drained of the service: by which object, whether it is called nevertheless, and what ends that."""
+    """Drained backends of the service: by which object, how many are still called, how to end it."""
     rows = facts.agent.rows
-    services = called(rows, service)
+    services = services_called(rows, service)
     backends = [row for each in services for row in rows.by(tables.BACKENDS, "service", each)]
     plans = [row for each in services for row in rows.by(tables.PLANS, "service", each)]
     targets = {(target.address, target.port) for row in plans for group in row.groups for target in group.targets}
     for row in sorted(rows.all(tables.DRAINING), key=lambda row: row.key):
         drained = drains.Drained([row])
-        meant = [each.key for each in backends if drained.of(each) is not None]
-        if meant:
-            still = sum((key.address, key.port) in targets for key in meant)
+        drained_backends = [each.key for each in backends if drained.drain_of(each) is not None]
+        if drained_backends:
+            still = sum((key.address, key.port) in targets for key in drained_backends)
             nothing_else = f", {still} of them still called as nothing else is there" if still and not row.left else ""
-            text = (
-                f"{drains.state(row)}: {len(meant)} of {len(backends)} backends{nothing_else}; {_undrain(facts, row)}"
-            )
+            count = f"{len(drained_backends)} of {len(backends)} backends"
+            text = f"{drains.state(row)}: {count}{nothing_else}; {_undrain(facts, row)}"
             yield Hop("drain", f"{row.drain.kind.lower()} {row.drain.target}", text)
 
 
 def _undrain(facts: Facts, row: Draining) -> str:
-    """What ends a drain. Peers publish its reason: only a name of an object goes into a command."""
-    found = OBJECT.fullmatch(row.drain.reason)
-    if found is None:
+    """Return how to end a drain. A peer publishes its reason, so a command takes only an object's name from it."""
+    match = OBJECT.match(row.drain.reason)
+    if match is None:
         return "ends with its reason"
-    namespace, name = found.groups()
+    namespace, name = match.groups()
     kind, target = row.drain.kind, row.drain.target
     if name == f"{kind.lower()}-{target.rpartition('/')[2]}":
         return f"undrain: isthmus {kind.lower()}s undrain {target} --context {row.by}"
@@ -242,16 +320,31 @@ def plan(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     if facts.agent.error:
         return
     rows = facts.agent.rows
-    services = called(rows, service)
+    services = services_called(rows, service)
     plans = [row for each in services for row in rows.by(tables.PLANS, "service", each)]
     for status in rows.all(tables.PLANS_STATUS):
-        if any(each in str(status.key) for each in services):
-            yield Hop("plan", f"plan of {service}", f"not in the maps: {status.error}", "fault", "isthmus bpf maps")
+        if status.key.service in {*services, service, derived(service)}:
+            text = f"port {status.key.port} is not in the maps: {status.error}"
+            yield Hop("plan", f"plan of {service}", text, "fault", "isthmus bpf maps", "plan-not-programmed")
     targets = [target for row in plans for group in row.groups for target in group.targets]
+    place = facts.agent.status.get("place") or {}
+    own = ClusterName(place.get("cluster", facts.cluster))
+    reasons = {row.key: unanswered(rows, row, cluster=own) for row in plans if not any(g.targets for g in row.groups)}
     if targets:
+        for key, reason in reasons.items():
+            text = f"no target: calls of this port are refused at once: {reason}"
+            yield Hop(
+                "plan",
+                f"{service} at {key.port}/{key.protocol} {key.family}",
+                text,
+                "fault",
+                f"isthmus explain {service}",
+                "port-without-target",
+            )
         shown = ", ".join(f"{each.cluster} {joined(each.address, each.port)}" for each in targets[:3])
         more = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
         stays = f"; a client stays for {plans[0].affinity_timeout} s" if plans[0].affinity_timeout else ""
         yield Hop("plan", str(service), f"{shown}{more}{stays}")
     elif plans:
-        yield Hop("plan", str(service), "no target: calls are refused at once", "follows")
+        text = f"no target: calls are refused at once: {'; '.join(dict.fromkeys(reasons.values()))}"
+        yield Hop("plan", str(service), text, "follows")

@@ -4,77 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.hops import Hop
-from isthmus.loadbalancer.explain import called
+from isthmus.loadbalancer import envoy
+from isthmus.loadbalancer.explain import services_called
 from isthmus.loadbalancer.services import resolve
 from isthmus.model import tables
 from isthmus.model.names import ServiceName, derived, split
 from isthmus.model.routes import RULE, BackendRef, Route
-from isthmus.proxy.attachment import attached, of_port, unresolved
-from isthmus.proxy.routing import cluster_name
+from isthmus.proxy.attachment import attached, callers_of, of_port, unresolved
+from isthmus.proxy.derived import listener_name
+from isthmus.proxy.route_objects import NODE_MESSAGES, unfollowed
 from isthmus.statedb import Reader
 
 
 def routes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Each route for the service counts, the node's Envoy took it, and every backend with a weight can be called."""
     rows = facts.agent.rows
-    for each in called(rows, service) or [derived(service)]:
-        counting, without_effect = attached(rows, each)
-        for route, why in without_effect:
-            yield _fault(facts, route, f"has no effect: {why}")
-        for route in counting:
-            problems = [*_refusals(rows, route, each), *_dead_ends(rows, route, split(service)[0])]
-            yield from (_fault(facts, route, problem) for problem in problems)
-            if unserved := _unserved(rows, route, each):
+    for called_service in services_called(rows, service) or [derived(service)]:
+        attachment = attached(rows, called_service)
+        for refusal in attachment.refused:
+            yield _fault(facts, refusal.route, f"has no effect: {refusal.message}", "route-without-effect")
+        for route in attachment.routes:
+            refused = [*_refusals(rows, route, called_service)]
+            dead_ends = [*_dead_ends(rows, route, split(service)[0])]
+            yield from (_fault(facts, route, problem, "route-refused-by-node") for problem in refused)
+            yield from (_fault(facts, route, problem, "route-to-nothing") for problem in dead_ends)
+            if not envoy.answers(rows):
+                text = "has no effect while the node's Envoy does not answer: calls go to the Service's own backends"
+                yield Hop("route", route.owner, text, "follows")
+                yield from hops.envoy(facts, service)
+            elif unserved := _unserved(rows, route, called_service):
                 text = f"the node's Envoy does not serve port {unserved} yet: calls go to the Service's own backends"
-                yield Hop("route", route.owner, text, "fault", facts.start(f"{facts.cluster}/envoy"))
-            elif not problems:
-                yield Hop("route", route.owner, "every rule's backends can be called")
+                yield Hop(
+                    "route", route.owner, text, "fault", facts.start(f"{facts.cluster}/envoy"), "route-not-served"
+                )
+            elif not refused and not dead_ends:
+                without = f"; {unfollowed(route)}" if route.unread else ""
+                yield Hop("route", route.owner, f"every rule's backends can be called{without}")
 
 
-def _fault(facts: Facts, route: Route, text: str) -> Hop:
+def _fault(facts: Facts, route: Route, text: str, code: str) -> Hop:
     namespace, name = split(route.name)
     cure = f"{facts.kubectl(facts.cluster, namespace)} describe {route.kind.lower()} {name}"
-    return Hop("route", route.owner, text, "fault", cure)
+    return Hop("route", route.owner, text, "fault", cure, code)
 
 
 def _unserved(rows: Reader, route: Route, service: ServiceName) -> str:
-    """The ports of a Service that a route is for and that this node's Envoy does not serve."""
-    subject = resolve(rows, service, which="all")
-    ports = [each for each in subject.ports if of_port([route], service, each)] if subject is not None else []
-    missing = [each for each in ports if rows.get(tables.XDS_SERVED, cluster_name(service, each.port)) is None]
-    return ", ".join(str(each.port) for each in missing)
+    """The ports of a Service that a route is for, that have a port of this node's Envoy and that it does not serve."""
+    subject, callers = resolve(rows, service, which="all"), callers_of(route, service)
+    ports = [each.port for each in subject.ports if of_port([route], service, each)] if subject is not None else []
+    listening = {
+        number
+        for row in rows.by(tables.PROXY_LISTENERS, "service", service)
+        for listener in row.listeners
+        for number in listener.ports
+        if row.callers == callers
+    }
+    names = {port: listener_name(service, port, callers) for port in ports if port in listening}
+    return ", ".join(str(port) for port, name in names.items() if rows.get(tables.XDS_SERVED, name) is None)
 
 
 def _refusals(rows: Reader, route: Route, service: ServiceName) -> Iterator[str]:
-    """What this node's Envoy refused of a route."""
+    """Reasons why a route has no effect on a node, or an older version of it has."""
     for node in rows.all(tables.ROUTE_REFUSALS):
         for each in node.routes:
             if (each.kind, each.name, each.service) == (route.kind, route.name, service):
-                yield f"the Envoy of {node.name} refused it, and has what it accepted before: {each.message}"
+                yield NODE_MESSAGES[each.reason].format(node=node.name, why=each.message)
 
 
 def _dead_ends(rows: Reader, route: Route, namespace: str) -> Iterator[str]:
     """A sentence for each rule and backend whose part of the calls is answered with an error."""
     for number, rule in enumerate(route.rules, start=1):
         for backend in rule.backends:
-            if backend.weight and (why := _problem(rows, route, backend, namespace)):
+            if backend.weight and (reason := _problem(rows, route, backend, namespace)):
                 part = 100 * backend.weight / sum(each.weight for each in rule.backends)
-                yield f"{part:.3g}% of the calls of{RULE.lstrip(',')}{number} are answered with {why}"
+                yield f"{part:.3g}% of the calls of{RULE.lstrip(',')}{number} are answered with {reason}"
 
 
 def _problem(rows: Reader, route: Route, backend: BackendRef, namespace: str) -> str:
-    """What answers in place of a backend, and why; empty where the backend can be called.
+    """Status code that answers in place of a backend, and the reason; empty if the backend can be called.
 
     Only Services of one namespace are among the facts; of others it is known whether they have backends.
     """
     if backend.reason:
         return f"500: {backend.message}"
-    to = backend.to
-    reason, message = unresolved(rows, route, to)
-    if reason and (reason != "BackendNotFound" or to.kind == "Cluster" or split(to.name)[0] == namespace):
+    target = backend.to
+    reason, message = unresolved(rows, route, target)
+    if reason and (reason != "BackendNotFound" or target.kind == "Cluster" or split(target.name)[0] == namespace):
         return f"500: {message}"
-    plans = [plan for plan in rows.by(tables.ROUTE_PLANS, "service", to.service) if plan.key.port == to.port]
+    plans = [plan for plan in rows.by(tables.ROUTE_PLANS, "service", target.service) if plan.key.port == target.port]
     has_backend = any(group.targets for plan in plans for group in plan.groups)
-    return "" if to.kind == "Cluster" or has_backend else f"503: {to.kind} {to.name}:{to.port} has no backend"
+    return (
+        ""
+        if target.kind == "Cluster" or has_backend
+        else f"503: {target.kind} {target.name}:{target.port} has no backend"
+    )

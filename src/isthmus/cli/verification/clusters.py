@@ -12,6 +12,8 @@ import msgspec
 
 from isthmus.cli.verification import objects
 from isthmus.cli.verification.objects import Call, Found, Result
+from isthmus.installation import progress
+from isthmus.installation.facts import ApiObject
 
 PATIENCE: Final = 30
 """Seconds for a request of kubectl that waits for nothing but the API server."""
@@ -36,15 +38,34 @@ class Cluster:
 
     def wait(self, namespace: str, number: int, *, seconds: int) -> Found:
         """Once its pod is ready: what has become of the objects."""
-        ready = ("wait", "--for=condition=Ready", f"pod/{objects.POD}", f"--timeout={seconds}s")
-        self._kubectl("-n", namespace, *ready, seconds=seconds + PATIENCE)
-        pod = self._get("-n", namespace, "get", "pod", objects.POD)
+        addresses = self.pod_addresses(namespace, seconds=seconds)
         service = self._get("-n", namespace, "get", "service", objects.service(number))
-        addresses = tuple(each["ip"] for each in pod["status"]["podIPs"])
         return Found(addresses, tuple(service["spec"]["ipFamilies"]))
 
+    def pod_addresses(self, namespace: str, *, seconds: int) -> tuple[str, ...]:
+        """Addresses of its pod, once that is ready."""
+        ready = ("wait", "--for=condition=Ready", f"pod/{objects.POD}", f"--timeout={seconds}s")
+        try:
+            self._kubectl("-n", namespace, *ready, seconds=seconds + PATIENCE)
+        except click.ClickException as error:
+            raise click.ClickException(f"{error.message}{self._lack(namespace)}") from None
+        pod = self._get("-n", namespace, "get", "pod", objects.POD)
+        return tuple(each["ip"] for each in pod["status"]["podIPs"])
+
+    def _lack(self, namespace: str) -> str:
+        """Reason why its pod is not ready, for the end of a message; empty if the pod cannot be read."""
+        try:
+            pod = self._get("-n", namespace, "get", "pod", objects.POD)
+        except click.ClickException:
+            return ""
+        return "".join(f": {lack.reason}" for lack in progress.lacks((), [msgspec.convert(pod, ApiObject)], ()))
+
+    def resolv_conf(self, namespace: str) -> str:
+        """Text of its pod's /etc/resolv.conf."""
+        return self._kubectl("-n", namespace, "exec", objects.POD, "--", "cat", "/etc/resolv.conf").decode()
+
     def call(self, namespace: str, targets: list[dict[str, Any]], *, seconds: int) -> list[dict[str, str]]:
-        """What its pod finds, in the order of the targets, as programs/call.py prints it."""
+        """Results of its pod's calls, in the order of the targets, as programs/call.py prints them."""
         words = ["python3", "-c", objects.program("call"), msgspec.json.encode(targets).decode(), str(seconds)]
         output = self._kubectl("-n", namespace, "exec", objects.POD, "--", *words, seconds=seconds + PATIENCE)
         return msgspec.json.decode(output, type=list[dict[str, str]])
@@ -72,19 +93,21 @@ class Cluster:
 
 
 def each(clusters: Iterable[Cluster], do: Callable[[Cluster], T]) -> dict[str, T]:
-    """The same in every cluster at once; the first failure is raised when all have ended."""
+    """Run a function for all clusters at once. Once all have ended, the first failure is raised."""
     listed = list(clusters)
     with ThreadPoolExecutor(len(listed)) as pool:
         return dict(zip([one.name for one in listed], pool.map(do, listed), strict=True))
 
 
-def verify(clusters: list[Cluster], namespace: str, found: Mapping[str, Found], *, seconds: int) -> dict[Call, Result]:
+def verify(
+    clusters: list[Cluster], namespace: str, observed: Mapping[str, Found], *, seconds: int
+) -> dict[Call, Result]:
     """Make every call."""
-    wanted = objects.calls(found)
+    calls = objects.calls(observed)
 
     def ask(cluster: Cluster) -> list[tuple[Call, dict[str, str]]]:
-        mine = [call for call in wanted if call.source == cluster.name]
-        targets = objects.targets(namespace, found, mine)
+        mine = [call for call in calls if call.source == cluster.name]
+        targets = objects.targets(namespace, observed, mine)
         return list(zip(mine, cluster.call(namespace, targets, seconds=seconds), strict=True)) if mine else []
 
     return {call: _result(call, got) for rows in each(clusters, ask).values() for call, got in rows}

@@ -1,4 +1,4 @@
-"""What ``isthmus verify`` applies in a cluster, and the calls that have to work. Pure."""
+"""Objects that ``isthmus verify`` applies in a cluster, and the calls that must succeed. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAMS: Final = Path(__file__).parent / "programs"
 
 
 class Found(Struct, frozen=True):
-    """What a cluster made of the objects: its pod's addresses and the families of its Services."""
+    """Addresses of a cluster's pod and families of its Services, once the objects are applied."""
 
     pod_addresses: tuple[str, ...]
     families: tuple[Family, ...]
@@ -39,14 +39,14 @@ class Call(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What came of a call."""
+    """Result of a call."""
 
     checks: dict[str, str]
-    """Check → why it fails; empty: it passes."""
+    """Check → reason why it fails, empty if it passes."""
     path: Literal["local", "direct", "gateway", ""]
-    """How it goes: within its cluster, to the pod's own address, or by gateways; empty: not known."""
+    """Path of the call: within its cluster, to the pod's own address, or through gateways; empty if unknown."""
     faults: tuple[Hop, ...] = ()
-    """Of a call that fails: the hops that are wrong, as the diagnosis of the calling cluster finds them."""
+    """Faulty hops of a failed call, by the diagnosis of the calling cluster."""
 
 
 def service(number: int) -> str:
@@ -74,7 +74,7 @@ def manifests(namespace: str, cluster: str, number: int, *, image: str) -> list[
             "runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"},
         },
     }  # fmt: skip
-    found = [
+    manifests = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}},
         {"apiVersion": "v1", "kind": "Pod", "metadata": _meta(namespace, POD, labels), "spec": spec},
     ]
@@ -84,7 +84,7 @@ def manifests(namespace: str, cluster: str, number: int, *, image: str) -> list[
         ]
         body = {"selector": labels, "ports": ports, "ipFamilyPolicy": "PreferDualStack"}
         body |= {"clusterIP": "None"} if headless else {}
-        found += [
+        manifests += [
             {"apiVersion": "v1", "kind": "Service", "metadata": _meta(namespace, name), "spec": body},
             {
                 "apiVersion": "multicluster.x-k8s.io/v1beta1",
@@ -92,31 +92,31 @@ def manifests(namespace: str, cluster: str, number: int, *, image: str) -> list[
                 "metadata": _meta(namespace, name),
             },
         ]
-    return found
+    return manifests
 
 
-def calls(found: Mapping[str, Found]) -> list[Call]:
+def calls(observed: Mapping[str, Found]) -> list[Call]:
     """Every pair of clusters, each with itself too, in every family that both have."""
     return [
         Call(source, target, each)
-        for source, target in product(found, found)
-        for each in found[target].families
-        if each in found[source].families
+        for source, target in product(observed, observed)
+        for each in observed[target].families
+        if each in observed[source].families
     ]
 
 
-def without_family(found: Mapping[str, Found]) -> list[tuple[str, str]]:
+def without_family(observed: Mapping[str, Found]) -> list[tuple[str, str]]:
     """Pairs that have no family in common: nothing can be called there."""
     return [
         (source, target)
-        for source, target in product(found, found)
-        if not set(found[source].families) & set(found[target].families)
+        for source, target in product(observed, observed)
+        if not set(observed[source].families) & set(observed[target].families)
     ]
 
 
-def targets(namespace: str, found: Mapping[str, Found], wanted: Sequence[Call]) -> list[dict[str, Any]]:
+def targets(namespace: str, observed: Mapping[str, Found], calls: Sequence[Call]) -> list[dict[str, Any]]:
     """Calls as programs/call.py takes them."""
-    numbers = {name: number for number, name in enumerate(found, 1)}
+    numbers = {name: number for number, name in enumerate(observed, 1)}
     return [
         {
             "family": call.family,
@@ -124,11 +124,22 @@ def targets(namespace: str, found: Mapping[str, Found], wanted: Sequence[Call]) 
             "name": f"{service(numbers[call.target])}.{namespace}.svc.{ZONE}",
             "port": PORT,
             "headless": f"{service(numbers[call.target])}-headless.{namespace}.svc.{ZONE}",
-            "pods": [each for each in found[call.target].pod_addresses if family(each) == call.family],
+            "pods": [each for each in observed[call.target].pod_addresses if family(each) == call.family],
             "pod_port": POD_PORT,
         }
-        for call in wanted
+        for call in calls
     ]
+
+
+def direct_target(cluster: str, addresses: Sequence[str]) -> dict[str, Any]:
+    """The pods' own addresses of one family as programs/call.py takes them."""
+    return {
+        "family": family(addresses[0]),
+        "answer": cluster,
+        "checks": ["direct"],
+        "pods": list(addresses),
+        "pod_port": POD_PORT,
+    }
 
 
 def program(name: str) -> str:

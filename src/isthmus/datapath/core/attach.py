@@ -1,13 +1,13 @@
 """Load, pin, attach, detach.
 
-``<pin>/v<layout>-<max_entries>/`` holds the maps, ``<pin>/links/`` the links. A process that starts takes the maps it
-finds, loads its own programs over them, and puts them into the links in the place of the old: no call is without a
-program, and nothing detaches because a process ends.
+``<pin>/v<layout>-<max_entries>/`` holds the maps, ``<pin>/links/`` the links. A new process reuses the pinned maps,
+loads its own programs over them, and replaces the programs of the links: every call meets a program, and no program is
+detached because a process ends.
 
-Where maps of another layout or size are found, the programs that use them stay in the links while new maps are filled
+If maps of another layout or size are pinned, the programs that use them stay in the links while new maps are filled
 beside them; ``take_over`` then replaces the programs and removes the old maps. Maps that refer to no number of another
-map (sockets' rewritten destinations, ``alive``) are carried over where their shape is the same: replies to old sockets
-and DNS go on.
+map (sockets' rewritten destinations, ``alive``) are carried over if their shape is the same, so that replies to old
+sockets and DNS continue.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ from isthmus.datapath.core.tc import Attachment, PodLinks, remove_filters
 
 OBJECT: Final = Path(__file__).parent.with_name("isthmus.bpf.o")
 CGROUP_SOCK_ADDR: Final = 18
+CONNECT4: Final = 10
+"""BPF_CGROUP_INET4_CONNECT: the hook at which another agent's program is looked for."""
 CONSTANTS: Final = Shape("constants", has_set_retval="I", has_mptcp="I")
 HELPERS: Final = (187, 196)
-"""Of bpf_set_retval and bpf_skc_to_mptcp_sock, in the order of the constants that say whether this kernel has them."""
+"""Numbers of bpf_set_retval and bpf_skc_to_mptcp_sock, in the order of the fields of CONSTANTS."""
 
 
 def directory(pin: str, *, max_entries: int) -> Path:
-    """Where maps of this layout and size are pinned."""
+    """Directory in which maps of this layout and size are pinned."""
     return Path(pin) / f"v{manifest.LAYOUT}-{max_entries}"
 
 
 def pinned(pin: str) -> Path:
-    """Where maps of this layout are pinned, whatever their size; the newest where there are several."""
-    found = [where for where in _entries(Path(pin)) if where.name.startswith(f"v{manifest.LAYOUT}-")]
-    return max(found, key=lambda where: where.stat().st_mtime, default=Path(pin) / f"v{manifest.LAYOUT}")
+    """Newest directory in which maps of this layout are pinned, whatever their size."""
+    candidates = [where for where in _entries(Path(pin)) if where.name.startswith(f"v{manifest.LAYOUT}-")]
+    return max(candidates, key=lambda where: where.stat().st_mtime, default=Path(pin) / f"v{manifest.LAYOUT}")
 
 
 def links(pin: str) -> Path:
-    """Where the links are pinned."""
+    """Directory in which the links are pinned."""
     return Path(pin) / "links"
 
 
 class Loaded:
-    """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from.
+    """Programs and maps in the kernel. ``waiting`` is true while calls still use maps of another layout.
 
-    It holds the links' descriptors, so a program stays attached when its pin is deleted.
+    Holds the links' descriptors, so that a program stays attached when its pin is deleted.
     """
 
     def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, where: Path, cgroup: str) -> None:
@@ -63,39 +65,59 @@ class Loaded:
         self._cgroup = cgroup
         self._links: dict[str, int] = {}
         self._programs: dict[str, int] = {}
-        """The kernel's ids of the programs that we attached, by name."""
-        self.waiting = bool(others(where))
+        """The kernel's ids of the attached programs, by name."""
+        self.waiting = bool(other_directories(where))
         self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
 
     def take_over(self) -> None:
-        """Attach, replacing the programs attached before, and remove the maps of other layouts."""
-        with _said():
+        """Attach our programs in place of the old ones, and remove the maps of other layouts."""
+        with _kernel_errors():
             self._attach()
-            for where in others(self.where):
+            for where in other_directories(self.where):
                 _unpin(where)
         self.waiting = False
 
     def program_fd(self, name: str) -> int:
-        """The descriptor of one of our programs, to attach it elsewhere than to the cgroup."""
+        """Descriptor of one of our programs, to attach it elsewhere than to the cgroup."""
         return self._opened.program_fd(name)
 
     def superseded(self) -> str:
-        """That another agent replaced our programs, as a sentence; empty when none did."""
-        found = [(libbpf.link_info(fd), self._programs[name]) for name, fd in self._links.items()]
-        others = any(cgroup and program != ours for (cgroup, program), ours in found)
-        return f"another agent's programs are attached to {self._cgroup}" if others else ""
+        """Error message if another agent replaced our programs, otherwise empty."""
+        attached = [(libbpf.link_info(fd), self._programs[name]) for name, fd in self._links.items()]
+        replaced = any(cgroup and program != expected for (cgroup, program), expected in attached)
+        return f"another agent's programs are attached to {self._cgroup}" if replaced else ""
+
+    def rival(self) -> str:
+        """Error message if another agent, with maps of its own, has programs at the same cgroup, otherwise empty.
+
+        Each would translate what the other has translated.
+        """
+        own = {*self._programs.values()}
+        with _kernel_errors():
+            fd = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                programs = libbpf.cgroup_programs(fd, CONNECT4)
+            finally:
+                os.close(fd)
+        rivals = [number for number, name in programs if name == "connect4" and number not in own]
+        if not rivals:
+            return ""
+        return (
+            f"two agents run on this node: program {rivals[0]} of another one is attached to {self._cgroup}, too: "
+            "remove one installation"
+        )
 
     def repair(self) -> list[str]:
-        """Pin or attach again the programs that were unpinned or detached; returns their names.
+        """Restore programs that were unpinned or detached. Returns their names.
 
-        DatapathError, and nothing repaired, where another agent has replaced our programs.
+        Raises DatapathError, and repairs nothing, if another agent has replaced our programs.
         """
-        if why := self.superseded():
-            raise DatapathError(why)
-        with _said():
+        if reason := self.superseded():
+            raise DatapathError(reason)
+        with _kernel_errors():
             cgroup, where = cgroup_id(self._cgroup, field="cgroup"), links(self._pin)
             holds = {name: libbpf.link_info(fd)[0] == cgroup for name, fd in self._links.items()}
-            lost = [name for name, held in holds.items() if not held or not (where / name).exists()]
+            lost = [name for name, attached in holds.items() if not attached or not (where / name).exists()]
             for name in lost:
                 if holds[name]:
                     where.mkdir(parents=True, exist_ok=True)
@@ -118,26 +140,26 @@ class Loaded:
         self._links = {}
 
     def pod_links(self, announce: Callable[[int, int | None], object]) -> PodLinks:
-        """What keeps the programs of pods' interfaces attached; its ``keep()`` is a task of the process."""
-        found = [
+        """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""
+        attachments = [
             Attachment(each.name, each.kind, self._opened.program_fd(each.name))
             for each in self._every
             if each.kind != "cgroup"
         ]
-        return PodLinks(found, pins=links(self._pin), announce=announce)
+        return PodLinks(attachments, pins=links(self._pin), announce=announce)
 
     def close(self) -> None:
-        """Free libbpf's memory; what is attached stays."""
+        """Free libbpf's memory; attached programs stay."""
         self._let_go()
         self._opened.close()
 
 
 def load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgroup: str, max_entries: int) -> Loaded:
-    """Load the programs over the maps pinned at ``pin``; attach them, unless another layout is still there."""
+    """Load the programs over the maps pinned at ``pin``, and attach them unless maps of another layout are in use."""
     _require_bpffs(Path(pin))
     if not OBJECT.exists():
         raise DatapathError(f"{OBJECT} is missing: compile it with `make bpf`")
-    with _said():
+    with _kernel_errors():
         loaded = _load(maps, programs, pin=pin, cgroup=cgroup, max_entries=max_entries)
         try:
             if not loaded.waiting:
@@ -149,8 +171,8 @@ def load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgro
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """What the kernel refuses, in our words; also where there is no libbpf to call."""
+def _kernel_errors() -> Iterator[None]:
+    """Turn an OSError, of the kernel or of a missing libbpf, into a DatapathError."""
     try:
         yield
     except OSError as error:
@@ -178,26 +200,26 @@ def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgr
 
 
 def constants() -> bytes:
-    """Which newer helpers this kernel has: without its constant a program that calls one is refused where it is not."""
+    """Flags for the newer helpers that this kernel has. The verifier skips calls of a missing one by its constant."""
     return CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS))
 
 
-def others(where: Path) -> list[Path]:
-    """The directories beside this one where maps of another layout or size are pinned."""
+def other_directories(where: Path) -> list[Path]:
+    """Directories beside this one in which maps of another layout or size are pinned."""
     return [each for each in _entries(where.parent) if each.is_dir() and each not in (where, links(str(where.parent)))]
 
 
 def _carry(where: Path, name: str, *, shape: tuple[int, int, int], any_size: bool) -> None:
-    """Take a map over from another layout, if it is the same there; the other's programs go on using it."""
+    """Share a map with another layout, if its shape is the same there; the other's programs continue to use it."""
     path = where / name
-    found = [other / name for other in others(where) if (other / name).exists()]
+    candidates = [other / name for other in other_directories(where) if (other / name).exists()]
     compared = 2 if any_size else 3
-    if found and not path.exists() and pinned_info(found[-1])[:compared] == shape[:compared]:
-        path.hardlink_to(found[-1])
+    if candidates and not path.exists() and pinned_info(candidates[-1])[:compared] == shape[:compared]:
+        path.hardlink_to(candidates[-1])
 
 
 def _prepare(opened: libbpf.Object, pointer: int, path: Path, *, entries: int) -> None:
-    """Pin a map, or take the one that is pinned; one that was carried over keeps its size."""
+    """Pin a map, or reuse the pinned one; a map that was carried over keeps its size."""
     if entries and path.exists():
         entries = pinned_info(path)[2]
     if entries:
@@ -215,7 +237,7 @@ def pinned_info(path: Path) -> tuple[int, int, int]:
 
 
 def cgroup_id(cgroup: str, *, field: str) -> int:
-    """What the kernel calls a cgroup; DatapathError names the field where there is none."""
+    """The kernel's id of a cgroup. Raises DatapathError with the name of the option if there is no such cgroup."""
     try:
         return Path(cgroup).stat().st_ino
     except OSError as error:
@@ -223,7 +245,7 @@ def cgroup_id(cgroup: str, *, field: str) -> int:
 
 
 def pinned_cgroup(path: Path) -> int:
-    """The id of the cgroup that a pinned link is attached to."""
+    """Id of the cgroup to which a pinned link is attached."""
     fd = libbpf.open_pinned(path)
     try:
         return libbpf.link_info(fd)[0]
@@ -243,7 +265,7 @@ def _attach(opened: libbpf.Object, programs: Iterable[str], *, cgroup: str, wher
                 if pinned_cgroup(path) == os.fstat(fd).st_ino:
                     libbpf.update_link(path, program)
                     continue
-                libbpf.detach_link(path)  # from a cgroup that is gone, or that another configuration named
+                libbpf.detach_link(path)  # from a deleted cgroup, or that of another configuration
                 path.unlink()
             opened.attach_cgroup(program, fd, path)
     finally:
@@ -251,7 +273,7 @@ def _attach(opened: libbpf.Object, programs: Iterable[str], *, cgroup: str, wher
 
 
 def remove(pin: str) -> None:
-    """Detach every program and unpin everything; nothing there is nothing to do."""
+    """Detach every program and unpin everything. Idempotent."""
     if Path(pin).is_dir():
         remove_filters()
     for path in _entries(links(pin)):

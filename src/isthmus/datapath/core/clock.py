@@ -1,4 +1,4 @@
-"""Unix times of what the kernel's programs note by CLOCK_MONOTONIC (``bpf_ktime_get_ns``)."""
+"""Unix times of the kernel's CLOCK_MONOTONIC timestamps (``bpf_ktime_get_ns``)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable
 from typing import Final
 
 STEP: Final = 0.5
-"""Seconds by which a clock has to be off before times move: rows of what is past do not change as it is slewed."""
+"""Smallest step of the wall clock, in seconds, that moves times: slewing does not change rows about the past."""
 
 
 class BootTime:
-    """Unix time when CLOCK_MONOTONIC was 0. It moves as the clock is set: at a node's start, after its pause."""
+    """Unix time at which CLOCK_MONOTONIC was 0. It changes when the wall clock is set: at boot, after a suspend."""
 
     def __init__(
         self, *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self._known = wall() - monotonic()
+        self._current = wall() - monotonic()
 
     def __repr__(self) -> str:
-        return f"<BootTime {self._known:.1f}>"
+        return f"<BootTime {self._current:.1f}>"
 
-    def now(self) -> float:
-        """As of now, in seconds."""
-        found = self._wall() - self._monotonic()
-        if abs(found - self._known) > STEP:
-            self._known = found
-        return self._known
+    def current(self) -> float:
+        """The Unix time in seconds, by the current wall clock."""
+        measured = self._wall() - self._monotonic()
+        if abs(measured - self._current) > STEP:
+            self._current = measured
+        return self._current

@@ -1,4 +1,4 @@
-"""What goes wrong with the datapath as a whole; what goes wrong with one plan is a string of its own."""
+"""Errors of the datapath as a whole; errors of a single plan are strings."""
 
 from __future__ import annotations
 

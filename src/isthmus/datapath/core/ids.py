@@ -1,4 +1,4 @@
-"""Ids of entries in the maps. Zero is never given out; one given back is not given out again before all others were."""
+"""Ids of map entries. Zero is never allocated; a released id is reused only after all others were allocated."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterable
 from typing import Final
 
 WORD: Final = 256
-"""Numbers in a word of bits: a set of numbers takes three hundred times the room."""
+"""Bits in a word. A set of numbers would take 300 times the memory."""
 UNBOUNDED: Final = 0xFFFF_FFFE
-"""More than any map has room for."""
+"""Larger than any map."""
 
 
 class Ids:
-    """An allocator. What is in use at the start (restored) is reserved before anything is given out.
+    """An allocator. Restored ids (``used``) are reserved before any is allocated.
 
-    ``most``: the last that an array has room for. Others are given out only while all of these are in use, for entries
-    that the kernel refuses.
+    ``most`` is the last id that fits into an array. Higher ids are allocated only while all lower ones are in use; the
+    kernel refuses their entries.
     """
 
     def __init__(self, used: Iterable[int] = (), *, most: int = UNBOUNDED) -> None:
         self._words: dict[int, int] = {}
         self._count = 0
         self._beyond = 0
-        """How many of these are above ``most``."""
+        """Number of ids in use above ``most``."""
         self._last = 0
         self._highest = self._most = most
         for number in used:
@@ -48,28 +48,28 @@ class Ids:
         return number
 
     def take_many(self, count: int) -> list[int]:  # hot:
-        """Free ids, in the order in which :meth:`take` would give them."""
+        """Free ids, in the order of :meth:`take`."""
         if count > self._room():
             return [self.take() for _ in range(count)]
-        found: list[int] = []
-        while len(found) < count:
+        numbers: list[int] = []
+        while len(numbers) < count:
             first = self._last % self._most + 1
             word, bit = divmod(first, WORD)
             used = self._words.get(word, 0)
-            run = min(count - len(found), WORD - bit, self._most - first + 1)
-            if used >> bit:  # some of this word are in use
-                found.append(self.take())
+            run = min(count - len(numbers), WORD - bit, self._most - first + 1)
+            if used >> bit:  # some ids of this word are in use
+                numbers.append(self.take())
                 continue
             self._words[word] = used | ((1 << run) - 1) << bit
             self._count += run
             self._last = first + run - 1
-            found += range(first, first + run)
-        return found
+            numbers += range(first, first + run)
+        return numbers
 
     def release(self, numbers: list[int]) -> None:  # hot:
-        """Give numbers back; one that is not in use is no error."""
+        """Release ids; one that is not in use is no error."""
         if numbers and numbers[-1] <= self._most and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
-            self._release_run(numbers[0], numbers[-1])  # mostly: they go in the order in which they came
+            self._release_run(numbers[0], numbers[-1])  # mostly: ids are released in allocation order
             return
         for number in numbers:
             word, bit = divmod(number, WORD)
@@ -77,17 +77,17 @@ class Ids:
                 self._beyond -= number > self._most
 
     def _release_run(self, first: int, last: int) -> None:
-        """Give back all numbers from one to another, none of them above ``most``."""
+        """Release all ids from ``first`` to ``last``, none of them above ``most``."""
         for word in range(first // WORD, last // WORD + 1):
             start, end = max(first - word * WORD, 0), min(last - word * WORD + 1, WORD)
             self._free(word, (1 << end) - (1 << start))
 
     def _free(self, word: int, bits: int) -> int:
-        """Take these bits out of a word; gives how many of them were in it. An empty word takes no room."""
+        """Clear these bits of a word. Returns how many of them were set. An empty word is not stored."""
         used = self._words.get(word, 0)
         count = (used & bits).bit_count()
-        if left := used & ~bits:
-            self._words[word] = left
+        if remaining := used & ~bits:
+            self._words[word] = remaining
         else:
             self._words.pop(word, None)
         self._count -= count
@@ -97,7 +97,7 @@ class Ids:
         return self._most - (self._count - self._beyond)
 
     def _reserve(self, number: int) -> bool:
-        """Take this id; False where it is taken already."""
+        """Take this id; False if it is in use already."""
         word, bit = divmod(number, WORD)
         used = self._words.get(word, 0)
         if used >> bit & 1:

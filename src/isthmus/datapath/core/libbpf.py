@@ -1,7 +1,7 @@
 """libbpf.so.1 by ctypes: the few calls we use, each with errno, none with a policy.
 
-File descriptors returned here belong to the caller. What libbpf logs while an object is opened or loaded (the
-verifier's last words among it) becomes part of the error.
+File descriptors returned here belong to the caller. The log of libbpf while it opens or loads an object, including the
+verifier's last lines, becomes part of the error.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _KEEP = 40
 _DEBUG = 2
 """LIBBPF_DEBUG of libbpf.h."""
 _LOGGED = 1 << 20
-"""Bytes of one message: the verifier's log is one, and its last lines are what counts."""
+"""Longest message in bytes: the verifier's log is a single message, whose last lines matter."""
 _BATCH = 4096
 _PER_PROCESSOR = (5, 6)
 """BPF_MAP_TYPE_PERCPU_HASH and BPF_MAP_TYPE_PERCPU_ARRAY of linux/bpf.h."""
 _ENOTSUPP = 524
-"""What the kernel reports of a map without batches, as arrays with a value for each processor were before 5.13."""
+"""Errno of a batch operation on a map without batches, such as a per-CPU array before Linux 5.13."""
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
-"""What libbpf calls for each event of a ring buffer: (context, data, size)."""
+"""Type of libbpf's callback for each event of a ring buffer: (context, data, size)."""
 _log: list[str] = []
 
 
 class BpfError(OSError):
-    """A call failed: errno, and a sentence naming what was tried."""
+    """A failed call: errno, and a sentence that names the attempt."""
 
 
 class _MapInfo(ctypes.Structure):
@@ -56,9 +56,23 @@ class _LinkInfo(ctypes.Structure):
     _fields_ = (("type", c_uint32), ("id", c_uint32), ("prog_id", c_uint32), ("pad", c_uint32), ("cgroup", c_uint64))
 
 
+class _ProgInfo(ctypes.Structure):
+    """The first fields of struct bpf_prog_info, which never move."""
+
+    _fields_ = (
+        ("type", c_uint32), ("id", c_uint32), ("tag", ctypes.c_uint8 * 8), ("lengths", c_uint32 * 2),
+        ("instructions", c_uint64 * 2), ("load_time", c_uint64), ("uid", c_uint32), ("nr_map_ids", c_uint32),
+        ("map_ids", c_uint64), ("name", ctypes.c_char * 16),
+    )  # fmt: skip
+
+
+_MOST_PROGRAMS = 64
+"""BPF_CGROUP_MAX_PROGS of the kernel."""
+
+
 @cache
 def library() -> ctypes.CDLL:
-    """The library; OSError where it is not installed."""
+    """The library. Raises OSError if it is not installed."""
     lib = ctypes.CDLL(SONAME, use_errno=True)
     pointers: dict[str, tuple[Any, ...]] = {
         "bpf_object__open_file": (c_char_p, c_void_p),
@@ -98,6 +112,8 @@ def library() -> ctypes.CDLL:
         "ring_buffer__epoll_fd": (c_void_p,),
         "ring_buffer__consume": (c_void_p,),
         "libbpf_probe_bpf_helper": (c_int, c_int, c_void_p),
+        "bpf_prog_query": (c_int, c_int, c_uint32, c_void_p, c_void_p, POINTER(c_uint32)),
+        "bpf_prog_get_fd_by_id": (c_uint32,),
     }
     for name, arguments in pointers.items():
         function = getattr(lib, name)
@@ -109,12 +125,12 @@ def library() -> ctypes.CDLL:
     lib.bpf_object__close.argtypes, lib.bpf_object__close.restype = (c_void_p,), None
     lib.ring_buffer__free.argtypes, lib.ring_buffer__free.restype = (c_void_p,), None
     lib.libbpf_set_print.argtypes, lib.libbpf_set_print.restype = (_PRINT,), c_void_p
-    lib.libbpf_set_print(_heard)
+    lib.libbpf_set_print(_log_callback)
     return lib
 
 
-def _hear(level: int, form: bytes, arguments: int) -> int:
-    if level >= _DEBUG:  # a thousand lines of each load, none of them part of an error
+def _on_log(level: int, form: bytes, arguments: int) -> int:
+    if level >= _DEBUG:  # a thousand lines per load, none of them about an error
         return 0
     buffer = ctypes.create_string_buffer(_LOGGED)
     _vsnprintf()(buffer, len(buffer), form, arguments)
@@ -123,7 +139,7 @@ def _hear(level: int, form: bytes, arguments: int) -> int:
     return 0
 
 
-_heard = _PRINT(_hear)
+_log_callback = _PRINT(_on_log)
 
 
 @cache
@@ -135,10 +151,10 @@ def _vsnprintf() -> Any:
 
 def _failed(what: str, *, log: bool = False) -> BpfError:
     code = ctypes.get_errno()
-    said = f"{what}: {os.strerror(code)}"
+    message = f"{what}: {os.strerror(code)}"
     if log and _log:
-        said += "\n  " + "\n  ".join(_log[-8:])
-    return BpfError(code, said)
+        message += "\n  " + "\n  ".join(_log[-8:])
+    return BpfError(code, message)
 
 
 def _checked(result: int | None, what: str, *, log: bool = False) -> int:
@@ -148,7 +164,7 @@ def _checked(result: int | None, what: str, *, log: bool = False) -> int:
 
 
 class Object:
-    """A compiled object: opened, its maps given their pins, loaded."""
+    """A compiled object: open it, pin its maps, load it."""
 
     def __init__(self, path: Path) -> None:
         _log.clear()
@@ -159,14 +175,14 @@ class Object:
         self.path = path
 
     def maps(self) -> dict[str, int]:
-        """Its maps by name, as libbpf's pointers; internal ones (.rodata) are left out."""
-        found: dict[str, int] = {}
+        """Its maps by name, as libbpf's pointers, without internal ones (.rodata)."""
+        pointers: dict[str, int] = {}
         pointer: int | None = None
         while pointer := self._lib.bpf_object__next_map(self._pointer, pointer):
             name = self._lib.bpf_map__name(pointer).decode()
             if "." not in name:
-                found[name] = pointer
-        return found
+                pointers[name] = pointer
+        return pointers
 
     def btf(self) -> bytes:
         """The raw BTF of the object."""
@@ -177,21 +193,21 @@ class Object:
         return ctypes.string_at(data, size.value)
 
     def pin_map(self, map_pointer: int, path: Path) -> None:
-        """At load the map found pinned there is taken, or a new one is pinned there."""
+        """Make ``load`` reuse the map pinned at ``path``, or pin a new one there."""
         _checked(self._lib.bpf_map__set_pin_path(map_pointer, os.fsencode(path)), f"cannot pin at {path}")
 
     def resize(self, map_pointer: int, entries: int) -> None:
-        """How many entries a map that is not there yet will have room for."""
+        """Set the number of entries of a map that is not created yet."""
         _checked(self._lib.bpf_map__set_max_entries(map_pointer, entries), "cannot set the size of a map")
 
     def set_constants(self, values: bytes) -> None:
-        """Give the object's one constant struct (.rodata) its value, before it is loaded."""
+        """Set the value of the object's single constant struct (.rodata), before it is loaded."""
         pointer = self._lib.bpf_object__find_map_by_name(self._pointer, b".rodata")
         what = "cannot set the constants"
         _checked(self._lib.bpf_map__set_initial_value(pointer, values, c_size_t(len(values))), what)
 
     def load(self) -> None:
-        """Into the kernel: maps, then programs."""
+        """Load the maps, then the programs, into the kernel."""
         _log.clear()
         _checked(self._lib.bpf_object__load(self._pointer), f"cannot load {self.path.name}", log=True)
 
@@ -217,7 +233,7 @@ class Object:
         return _checked(self._lib.bpf_program__fd(self.program(name)), f"{name} is not loaded")
 
     def attach_cgroup(self, program: int, cgroup_fd: int, pin: Path) -> None:
-        """Attach by a link (multi mode) that lives on at ``pin``."""
+        """Attach by a link (multi mode), which is pinned at ``pin`` and outlives the process."""
         link = self._lib.bpf_program__attach_cgroup(program, cgroup_fd)
         if not link:
             raise _failed(f"cannot attach {pin.name}")
@@ -227,33 +243,53 @@ class Object:
             self._lib.bpf_link__destroy(link)
 
     def close(self) -> None:
-        """Free libbpf's memory; what is pinned or attached stays."""
+        """Free libbpf's memory; pinned maps and attached programs stay."""
         if self._pointer:
             self._lib.bpf_object__close(self._pointer)
             self._pointer = None
 
 
 def update_link(pin: Path, program: int) -> None:
-    """Put another program in the place of a pinned link's, with no moment without one."""
+    """Replace the program of a pinned link atomically."""
     with _Link(pin) as link:
         _checked(library().bpf_link__update_program(link, program), f"cannot update the link at {pin}")
 
 
 def link_info(fd: int) -> tuple[int, int]:
-    """(cgroup, program) of a link; the cgroup's id is 0 once it is gone, or the link is detached."""
+    """(cgroup id, program id) of a link; the cgroup id is 0 once the cgroup is deleted or the link detached."""
     info = _LinkInfo()
     size = c_uint32(ctypes.sizeof(info))
     _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a link")
     return int(info.cgroup), int(info.prog_id)
 
 
+def cgroup_programs(cgroup_fd: int, attach_type: int) -> list[tuple[int, str]]:
+    """(id, name) of each program that is attached to a cgroup itself at a hook."""
+    ids, count = (c_uint32 * _MOST_PROGRAMS)(), c_uint32(_MOST_PROGRAMS)
+    result = library().bpf_prog_query(cgroup_fd, attach_type, 0, None, byref(ids), byref(count))
+    _checked(result, "cannot list the programs of a cgroup")
+    programs = []
+    for number in ids[: count.value]:
+        fd = library().bpf_prog_get_fd_by_id(number)
+        if fd < 0:
+            continue  # it has ended
+        try:
+            info = _ProgInfo()
+            size = c_uint32(ctypes.sizeof(info))
+            _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a program")
+            programs.append((int(number), info.name.decode(errors="replace")))
+        finally:
+            os.close(fd)
+    return programs
+
+
 def link_target(fd: int) -> int:
-    """The interface that a tcx link is attached to; 0 once it is gone."""
+    """Interface to which a tcx link is attached; 0 once it is deleted."""
     return link_info(fd)[0] & 0xFFFFFFFF
 
 
 def detach_link(pin: Path) -> None:
-    """Detach at once, whoever else holds the link; one whose cgroup is gone is detached already."""
+    """Detach at once, whoever else holds the link. A link whose cgroup was deleted is detached already."""
     with _Link(pin) as link:
         if library().bpf_link__detach(link) < 0 and ctypes.get_errno() != errno.ENOLINK:
             raise _failed(f"cannot detach the link at {pin}")
@@ -298,14 +334,14 @@ def _info(fd: int) -> _MapInfo:
 
 
 def value_size(fd: int) -> int:
-    """Bytes of a map's value; of one with a value for each processor, of all of them."""
+    """Bytes of a map's value; of a per-CPU map, of the values of all processors together."""
     info = _info(fd)
     size = int(info.value_size)
     return (size + 7) // 8 * 8 * possible_cpus() if info.type in _PER_PROCESSOR else size
 
 
 def has_helper(program_type: int, helper: int) -> bool:
-    """Whether this kernel lets programs of a type call a helper."""
+    """True if this kernel lets programs of a type call a helper."""
     return bool(library().libbpf_probe_bpf_helper(program_type, helper, None) == 1)
 
 
@@ -315,19 +351,19 @@ def update(fd: int, key: bytes, value: bytes) -> None:
 
 
 def lookup(fd: int, key: bytes, size: int) -> bytes:
-    """One entry. ``size``: of its value, times the possible processors where there is one for each."""
+    """Read one entry. ``size`` is that of its value, in a per-CPU map times the possible processors."""
     value = ctypes.create_string_buffer(size)
     _checked(library().bpf_map_lookup_elem(fd, key, value), "cannot read a map")
     return value.raw
 
 
 def possible_cpus() -> int:
-    """Processors that a map with a value for each has values for."""
+    """Number of values in an entry of a per-CPU map."""
     return _checked(library().libbpf_num_possible_cpus(), "cannot count processors")
 
 
 def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
-    """Write entries in order; (how many were written, errno that stopped it or 0)."""
+    """Write entries in order. Returns (number written, errno that stopped it or 0)."""
     number = c_uint32(len(items))
     keys, values = b"".join(k for k, _ in items), b"".join(v for _, v in items)
     if library().bpf_map_update_batch(fd, keys, values, byref(number), None) >= 0:
@@ -340,7 +376,7 @@ def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, in
 
 
 def delete_batch(fd: int, keys: Sequence[bytes]) -> tuple[int, int]:
-    """Delete entries in order; (how many were deleted, errno that stopped it or 0)."""
+    """Delete entries in order. Returns (number deleted, errno that stopped it or 0)."""
     number = c_uint32(len(keys))
     if library().bpf_map_delete_batch(fd, b"".join(keys), byref(number), None) >= 0:
         return len(keys), 0
@@ -356,12 +392,12 @@ def ring_open(fd: int, callback: Any) -> int:
 
 
 def ring_fd(pointer: int) -> int:
-    """What becomes readable when a ring buffer is not empty; the reader's own."""
+    """Descriptor that is readable while a ring buffer is not empty; owned by the reader."""
     return int(library().ring_buffer__epoll_fd(pointer))
 
 
 def ring_consume(pointer: int) -> int:
-    """Hand every event over; how many there were."""
+    """Pass every event to the callback. Returns their number."""
     return _checked(library().ring_buffer__consume(pointer), "cannot read a ring buffer")
 
 
@@ -371,18 +407,18 @@ def ring_close(pointer: int) -> None:
 
 
 def _done(reported: int, asked: int) -> int:
-    """A kernel that refuses a batch before its first entry leaves the count as it was."""
+    """Number of entries done: a kernel that refuses a batch before its first entry leaves the count unchanged."""
     return reported if reported < asked else 0
 
 
-def items(fd: int, *, none: bytes | None = None) -> list[tuple[bytes, bytes]]:
-    """Every entry of a hash or array map, by batches; what others write meanwhile may be among them or not.
+def items(fd: int, *, empty: bytes | None = None) -> list[tuple[bytes, bytes]]:
+    """Every entry of a hash or array map, read in batches; concurrent writes may or may not be included.
 
-    ``none``: the value of entries that are left out.
+    Entries with the value ``empty`` are omitted.
     """
     key_size, value_size, entries = map_info(fd)
     size = min(entries, _BATCH)
-    found: list[tuple[bytes, bytes]] = []
+    collected: list[tuple[bytes, bytes]] = []
     token: Any = None
     following = c_uint64()
     while True:
@@ -390,18 +426,18 @@ def items(fd: int, *, none: bytes | None = None) -> list[tuple[bytes, bytes]]:
         number = c_uint32(size)
         result = library().bpf_map_lookup_batch(fd, token, byref(following), keys, values, byref(number), None)
         code = 0 if result >= 0 else ctypes.get_errno()
-        if code == errno.ENOSPC:  # a bucket holds more than we have room for
+        if code == errno.ENOSPC:  # a bucket holds more than the buffers
             size *= 2
             continue
         if code not in (0, errno.ENOENT):
             raise _failed("cannot read a map")
         raw_keys, raw_values = keys.raw, values.raw[: number.value * value_size]
-        if none is None or raw_values != none * number.value:
+        if empty is None or raw_values != empty * number.value:
             pairs = (
                 (raw_keys[n * key_size : (n + 1) * key_size], raw_values[n * value_size : (n + 1) * value_size])
                 for n in range(number.value)
             )
-            found += [pair for pair in pairs if pair[1] != none]
+            collected += [pair for pair in pairs if pair[1] != empty]
         if code == errno.ENOENT:
-            return found
+            return collected
         token = byref(c_uint64(following.value))

@@ -1,4 +1,4 @@
-"""One row per map and per program. What attach loads, sizes and carries over, audits and views follow from it."""
+"""One row per map and per program, from which loading, sizes, audits and views follow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from isthmus.datapath.core.shapes import ID, Shape
 
-LAYOUT = 8
-"""ISTHMUS_LAYOUT of bpf/maps.h: another number for another shape of any struct there."""
+LAYOUT = 10
+"""ISTHMUS_LAYOUT of bpf/maps.h. It changes with the shape of any struct there."""
 Entry = tuple[bytes, bytes]
 Row = dict[str, Any]
 
 
 class Names(Protocol):
-    """Names for the numbers in the maps; a number that stands for nothing is shown as it is."""
+    """Names for the numbers in the maps; an unknown number is shown as it is."""
 
     def service(self, number: int) -> str:
         """The service of a number."""
@@ -36,35 +36,35 @@ class Names(Protocol):
 
 
 Show = Callable[[Names, Sequence[Entry]], list[Row]]
-"""The rows that people see of a map's entries."""
+"""Renders a map's entries as rows for people."""
 
 
 class Map(Struct, frozen=True, kw_only=True):
-    """A map of bpf/maps.h. A feature's rows stand in the order in which its target writes; it deletes in reverse."""
+    """A map of bpf/maps.h. A feature's target writes its maps in the order of their rows, and deletes in reverse."""
 
     name: str
     key: Shape = ID
     value: Shape = ID
     parts: tuple[Shape, ...] = ()
-    """Structs within the value, checked as it is."""
+    """Structs within the value, which are checked against BTF too."""
     entries: Callable[[int], int] | None = None
-    """How many entries it has room for, from ``datapath.max_entries``; None: as bpf/maps.h has it."""
+    """Function from ``datapath.max_entries`` to the map's size; ``None`` if bpf/maps.h sets the size."""
     writer: Literal["plans", "agent", "kernel", "dns"]
-    """Who writes and prunes it. ``plans``: the reconciler of plans, from a mirror that is compared with the kernel."""
+    """Writer, which also prunes it. ``plans`` is the reconciler of plans, whose in-memory copy is audited."""
     carried: bool = False
-    """Maps of another layout may stand in for it: nothing in it refers to a number of another map."""
+    """True if a map of another layout may be reused: its entries refer to no number of another map."""
     numbered: bool = False
-    """An array by number: an entry of zeros is none, and is what deleting leaves."""
+    """True for an array indexed by number, in which an all-zero value means an empty (deleted) entry."""
     opaque: bool = False
-    """User space does not read it: storage of sockets, sockets."""
+    """True if user space does not read it: storage of sockets, sockets."""
     show: Show | None = None
-    """None: it is not for people."""
+    """``None`` if the map is not shown to people."""
 
 
 class Program(Struct, frozen=True):
-    """A program of the object, by name. ``cgroup``: attached to the pods' cgroup by a link, whatever its hook is.
+    """A program of the object, by name. A ``cgroup`` program is attached to the pods' cgroup by a link, at any hook.
 
-    ``ingress``, ``egress``: attached to the node's ends of the pods' links (``tc.py``).
+    An ``ingress`` or ``egress`` program is attached to the node's ends of the pods' links (``tc.py``).
     """
 
     name: str
@@ -72,15 +72,15 @@ class Program(Struct, frozen=True):
 
 
 def times(factor: int) -> Callable[[int], int]:
-    """Room in multiples of ``datapath.max_entries``."""
+    """Size in multiples of ``datapath.max_entries``."""
     return lambda entries: factor * entries
 
 
 def ids(entries: int) -> int:
-    """Room for the ids 1 to ``datapath.max_entries``, in an array by number."""
+    """Size of an array indexed by the ids 1 to ``datapath.max_entries``."""
     return entries + 1
 
 
-def each(show: Callable[[Names, bytes, bytes], Row]) -> Show:
-    """One row for each entry."""
+def per_entry(show: Callable[[Names, bytes, bytes], Row]) -> Show:
+    """Render one row for each entry."""
     return lambda names, entries: [show(names, key, value) for key, value in entries]

@@ -1,6 +1,6 @@
-"""The maps as bytes: those of the kernel, and a dict with the same face for what needs no kernel.
+"""The maps as bytes: those of the kernel, and dicts with the same interface for code that needs no kernel.
 
-Both give failures by position, each a sentence, and go on with the rest: one entry never costs another.
+Both return failures as sentences by position, and continue with the other entries: one never affects another.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _RETRIES = 3
 
 
 class Maps(Protocol):
-    """Writes keep the order they are given in."""
+    """Maps by name. Entries are written in the given order."""
 
     def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
-        """Write entries; the failures by position."""
+        """Write entries. Returns failures by position."""
         ...
 
     def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
-        """Delete entries; one that is not there is no failure."""
+        """Delete entries; a missing one is no failure. Returns failures by position."""
         ...
 
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
@@ -38,10 +38,11 @@ class Maps(Protocol):
 
 
 class KernelMaps:
-    """Maps of the kernel, by batches.
+    """Maps of the kernel, read and written in batches.
 
-    ``pinned``: the directory where a next process will look for them. ``given_up``: why they are not to be kept there.
-    ``numbered``: names of the arrays whose entries of zeros are none (``manifest.Map.numbered``).
+    ``pinned`` is the directory in which the next process looks for them. ``superseded`` returns why they must not be
+    pinned there again, otherwise an empty string. ``numbered`` names the arrays with empty entries
+    (``manifest.Map.numbered``).
     """
 
     def __init__(
@@ -49,87 +50,87 @@ class KernelMaps:
         descriptors: Mapping[str, int],
         *,
         pinned: Path,
-        given_up: Callable[[], str] = lambda: "",
+        superseded: Callable[[], str] = lambda: "",
         numbered: Collection[str] = (),
     ) -> None:
         self._fds = dict(descriptors)
-        self._none = {name: bytes(libbpf.value_size(self._fds[name])) for name in numbered}
-        """What an entry is that is none, of each array by number."""
+        self._empty = {name: bytes(libbpf.value_size(self._fds[name])) for name in numbered}
+        """The all-zero value that means "empty", by array map."""
         self._pinned = pinned
-        self._given_up = given_up
+        self._superseded = superseded
 
     def fd(self, name: str) -> int:
-        """The descriptor of a map; ours, not the caller's."""
+        """Descriptor of a map; owned by this object, not the caller."""
         return self._fds[name]
 
     def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
-        """Write entries; the failures by position."""
+        """Write entries. Returns failures by position."""
         fd = self._fds[name]
-        if why := self._lost(name):
-            return dict.fromkeys(range(len(items)), why)
+        if reason := self._lost(name):
+            return dict.fromkeys(range(len(items)), reason)
         failures: dict[int, str] = {}
-        at = tries = 0
-        while at < len(items):
-            done, code = libbpf.update_batch(fd, items[at : at + CHUNK])
-            at += done
+        position = tries = 0
+        while position < len(items):
+            done, code = libbpf.update_batch(fd, items[position : position + CHUNK])
+            position += done
             if not code:
                 continue
-            # The allocator of a hash map refills behind our back: what it has not got now it has in a moment.
+            # The allocator of a hash map refills asynchronously: memory that it lacks now is available in a moment.
             tries = tries + 1 if not done else 1
             if code == errno.ENOMEM and tries <= _RETRIES:
                 continue
-            failures[at] = self._sentence(name, code)
-            at, tries = at + 1, 0
+            failures[position] = self._sentence(name, code)
+            position, tries = position + 1, 0
         return failures
 
     def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
-        """Delete entries; one that is not there is no failure."""
-        if name in self._none:
+        """Delete entries; a missing one is no failure. Returns failures by position."""
+        if name in self._empty:
             return self._clear(name, keys)
         fd = self._fds[name]
         failures: dict[int, str] = {}
-        at = 0
-        while at < len(keys):
-            done, code = libbpf.delete_batch(fd, keys[at : at + CHUNK])
-            at += done
+        position = 0
+        while position < len(keys):
+            done, code = libbpf.delete_batch(fd, keys[position : position + CHUNK])
+            position += done
             if not code:
                 continue
             if code != errno.ENOENT:
-                failures[at] = self._sentence(name, code)
-            at += 1
+                failures[position] = self._sentence(name, code)
+            position += 1
         return failures
 
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
         """Every entry."""
-        return libbpf.items(self._fds[name], none=self._none.get(name))
+        return libbpf.items(self._fds[name], empty=self._empty.get(name))
 
     def _clear(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
-        """Make entries of an array none; there is nothing of a number that it has no room for."""
-        failures = self.put(name, [(key, self._none[name]) for key in keys])
+        """Empty entries of an array; a number beyond its size is no failure."""
+        failures = self.put(name, [(key, self._empty[name]) for key in keys])
         entries = libbpf.map_info(self._fds[name])[2] if failures else 0
-        return {position: why for position, why in failures.items() if ID.unpack(keys[position])[0] < entries}
+        return {position: reason for position, reason in failures.items() if ID.unpack(keys[position])[0] < entries}
 
     def repair(self) -> list[str]:
-        """Pin again the maps whose pins were deleted; returns their names."""
+        """Pin maps again whose pins were deleted. Returns their names."""
         lost = [name for name in self._fds if not (self._pinned / name).exists()]
         for name in lost:
-            if why := self._lost(name):
-                raise DatapathError(why)
+            if reason := self._lost(name):
+                raise DatapathError(reason)
         return lost
 
     def close(self) -> None:
-        """Give the descriptors back; the maps stay where they are pinned."""
+        """Close the descriptors; pinned maps stay."""
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
 
     def _lost(self, name: str) -> str:
-        """Pin a map again whose pin was deleted: else its entries end with this process. Returns why that failed."""
+        """Pin a map again if its pin was deleted, so that its entries outlive this process. Returns why that failed."""
         path = self._pinned / name
         if path.exists():
             return ""
-        if why := self._given_up():
-            return why
+        if reason := self._superseded():
+            return reason
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             libbpf.pin(self._fds[name], path)
@@ -140,7 +141,7 @@ class KernelMaps:
     def _sentence(self, name: str, code: int) -> str:
         match code:
             case errno.E2BIG:
-                entries = libbpf.map_info(self._fds[name])[2] - (name in self._none)  # no id is 0
+                entries = libbpf.map_info(self._fds[name])[2] - (name in self._empty)  # no id is 0
                 return f"map {name} is full ({entries} entries): raise datapath.max_entries"
             case errno.ENOMEM:
                 return f"map {name}: the kernel has no memory for another entry"
@@ -151,7 +152,7 @@ class KernelMaps:
 
 
 class DictMaps:
-    """Maps of a dict."""
+    """Maps in dicts."""
 
     def __init__(self) -> None:
         self.maps: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""To look into namespaces of processes: from a thread or a process of its own, which does not come back from there."""
+"""Run functions in the namespaces of other processes: in a thread or child process that ends there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Process(Struct, frozen=True):
-    """A process and its network namespace. Inodes of namespaces and pids are reused at once; all three together not."""
+    """A process and its network namespace. Pids and inodes are reused soon; all three fields together are not."""
 
     pid: int
     started: int
@@ -28,12 +28,12 @@ class Process(Struct, frozen=True):
 
     @classmethod
     def look(cls, pid: int) -> Process:
-        """The process of a number; OSError where there is none."""
+        """The process with a pid. Raises OSError if there is none."""
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return cls(pid, int(fields[19]), Path(f"/proc/{pid}/ns/net").stat().st_ino)
 
     def still_runs(self) -> bool:
-        """Whether it has not ended, nor gone to another namespace."""
+        """True if the process still runs, in the same network namespace."""
         try:
             return Process.look(self.pid) == self
         except OSError:
@@ -41,28 +41,38 @@ class Process(Struct, frozen=True):
 
 
 def processes_below(cgroup: Path) -> Iterator[Process]:
-    """The processes in a cgroup and below. One that ends meanwhile, with its cgroup or without, is left out."""
-    for _, pid in _numbers_below(cgroup):
+    """Processes in a cgroup and below, without those that end during the search."""
+    return (process for _, process in processes_by_group(cgroup))
+
+
+def one_of_each_namespace(cgroup: Path) -> Collection[Process]:
+    """A process of each network namespace in a cgroup and below."""
+    return {process.namespace: process for process in processes_below(cgroup)}.values()
+
+
+def processes_by_group(cgroup: Path) -> Iterator[tuple[Path, Process]]:
+    """Processes in a cgroup and below, each with its own cgroup."""
+    for listing, pid in _numbers_below(cgroup):
         with contextlib.suppress(OSError):
-            yield Process.look(pid)
+            yield listing.parent, Process.look(pid)
 
 
 def _numbers_below(cgroup: Path) -> Iterator[tuple[Path, int]]:
-    """Each process in a cgroup and below, with the file that names it.
+    """Each pid in a cgroup and below, with the file that lists it.
 
-    ``os.walk`` passes over a directory that goes before it is entered; ``Path.rglob`` ends with FileNotFoundError then.
+    ``os.walk`` skips a directory that is deleted before it is entered; ``Path.rglob`` raises FileNotFoundError.
     """
     for directory, _, _ in os.walk(cgroup):
         path = Path(directory, "cgroup.procs")
         try:
-            found = path.read_text().split()
+            pids = path.read_text().split()
         except OSError:
             continue
-        yield from ((path, int(line)) for line in found)
+        yield from ((path, int(line)) for line in pids)
 
 
 def inside(pid: int, act: Callable[[], T]) -> T:
-    """What a function gives in the network namespace of a process; OSError where that is gone or may not be entered."""
+    """Run a function in the network namespace of a process. Raises OSError if that cannot be entered."""
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     try:
         with ThreadPoolExecutor(1) as thread:
@@ -72,10 +82,10 @@ def inside(pid: int, act: Callable[[], T]) -> T:
 
 
 def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
-    """What a function gives in the network namespace and the control group of a process below the cgroup ``pods``.
+    """Run a function in the network namespace and the cgroup of a process below the cgroup ``pods``.
 
-    So the hooks of pods apply to it. In a child process, since all threads of one have one control group. OSError as of
-    ``inside``, or the function's own.
+    So the hooks of pods apply to it. It runs in a child process, because threads share their process's cgroup. Raises
+    OSError as ``inside`` does, or that of the function.
     """
     group = next((path for path, number in _numbers_below(pods) if number == pid), None)
     if group is None:
@@ -86,8 +96,8 @@ def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
             try:
                 group.write_text("0")
                 result: T | OSError = _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), act)
-            except OSError as why:
-                result = why
+            except OSError as error:
+                result = error
             os.write(writer, pickle.dumps(result))
         finally:
             os._exit(0)
@@ -95,10 +105,10 @@ def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
     with os.fdopen(reader, "rb") as pipe:
         sent = pipe.read()
     os.waitpid(child, 0)
-    found: T | OSError = pickle.loads(sent) if sent else ChildProcessError("the process in the pod gave no result")
-    if isinstance(found, OSError):
-        raise found
-    return found
+    outcome: T | OSError = pickle.loads(sent) if sent else ChildProcessError("the process in the pod gave no result")
+    if isinstance(outcome, OSError):
+        raise outcome
+    return outcome
 
 
 def _enter(namespace: int, act: Callable[[], T]) -> T:

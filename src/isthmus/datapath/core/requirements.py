@@ -1,4 +1,4 @@
-"""What this machine lacks for the datapath, as sentences that say how to get it."""
+"""Requirements of the datapath that this machine does not meet, as sentences with a remedy."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
 def requirements(*, compiled: Path = OBJECT) -> list[str]:
-    """Nothing where the datapath can run; ``compiled`` is its object file."""
-    found = (_capabilities(), _kernel(), _cgroup(), _btf(), _library(), _object(compiled))
-    return [missing for missing in found if missing]
+    """Requirements that are not met; empty if the datapath can run. ``compiled`` is its object file."""
+    problems = (_capabilities(), _kernel(), _cgroup(), _btf(), _library(), _object(compiled))
+    return [missing for missing in problems if missing]
 
 
 def _capabilities() -> str:
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    held = int(found[1], 16) if found else 0
-    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    effective = int(match[1], 16) if match else 0
+    missing = [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]
     return f"{' and '.join(missing)} missing: run as root (sudo)" if missing else ""
 
 
 def _kernel() -> str:
     release = platform.release()
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
-    wanted = ".".join(map(str, KERNEL))
-    return "" if version >= KERNEL else f"kernel {release} is older than {wanted}: boot a newer one"
+    oldest = ".".join(map(str, KERNEL))
+    return "" if version >= KERNEL else f"kernel {release} is older than {oldest}: boot a newer one"
 
 
 def cgroup_root() -> Path | None:
-    """Where cgroup v2 is mounted."""
+    """Mount point of cgroup v2, or ``None``."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
         if kind == "cgroup2":
@@ -48,9 +48,9 @@ def _cgroup() -> str:
 
 
 def _btf() -> str:
-    present = os.access("/sys/kernel/btf/vmlinux", os.R_OK)
+    readable = os.access("/sys/kernel/btf/vmlinux", os.R_OK)
     return (
-        "" if present else "the kernel has no BTF (/sys/kernel/btf/vmlinux): use one built with CONFIG_DEBUG_INFO_BTF"
+        "" if readable else "the kernel has no BTF (/sys/kernel/btf/vmlinux): use one built with CONFIG_DEBUG_INFO_BTF"
     )
 
 

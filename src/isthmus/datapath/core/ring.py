@@ -9,7 +9,7 @@ from isthmus.datapath.core import libbpf
 
 
 class RingBuffer:
-    """``fileno()`` is readable when something is there; ``consume`` hands each event over, in order."""
+    """``fileno()`` is readable while there are events; ``consume`` passes each to ``receive``, in order."""
 
     def __init__(self, fd: int, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
@@ -17,11 +17,11 @@ class RingBuffer:
         self._pointer = libbpf.ring_open(fd, self._callback)
 
     def fileno(self) -> int:
-        """For select, epoll or an event loop."""
+        """Descriptor for select, epoll or an event loop."""
         return libbpf.ring_fd(self._pointer)
 
     def consume(self) -> int:
-        """Hand over all that is there; how many events."""
+        """Pass on all unread events. Returns their number."""
         return libbpf.ring_consume(self._pointer)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ V4 = bytes(10) + b"\xff\xff"
 
 
 class Shape:
-    """A struct of maps.h: its name there, and the format of each field in order. Without a name it is a number."""
+    """A struct of maps.h: its name there, and the format of each field in order. A plain number has no name."""
 
     def __init__(self, struct_name: str, /, **fields: str) -> None:
         self.name = struct_name
@@ -26,16 +26,21 @@ class Shape:
         self.unpack_from = self._struct.unpack_from
 
     def layout(self) -> Layout:
-        """What the compiler should have made of it."""
-        offsets, at = [], 0
+        """The layout that the compiler should have produced."""
+        offsets, offset = [], 0
         for name, form in self.fields.items():
-            offsets.append((name, at))
-            at += struct.calcsize("=" + form)
-        return Layout(at, tuple(offsets))
+            offsets.append((name, offset))
+            offset += struct.calcsize("=" + form)
+        return Layout(offset, tuple(offsets))
 
     def named(self, raw: bytes) -> dict[str, Any]:
         """The fields by name."""
         return dict(zip(self.fields, self.unpack(raw), strict=True))
+
+    def encode(self, **values: Any) -> bytes:
+        """The bytes of fields given by name; ``pack`` takes them by position, which is faster."""
+        assert values.keys() == self.fields.keys(), values.keys() ^ self.fields.keys()
+        return self.pack(*map(values.__getitem__, self.fields))
 
 
 ID: Final = Shape("", id="I")
@@ -43,22 +48,22 @@ CGROUP: Final = Shape("", cgroup="Q")
 COOKIE: Final = Shape("", cookie="Q")
 
 
-def check(shapes: Iterable[Shape], found: Mapping[str, Layout]) -> None:
-    """Refuse an object whose structs are not these: it was compiled from another maps.h."""
+def check(shapes: Iterable[Shape], layouts: Mapping[str, Layout]) -> None:
+    """Raise DatapathError if the object's structs differ: it was compiled from another maps.h."""
     for name, shape in sorted({shape.name: shape for shape in shapes if shape.name}.items()):
-        if found.get(name) != shape.layout():
+        if layouts.get(name) != shape.layout():
             raise DatapathError(
                 f"struct {name} of the compiled datapath is not what this version expects; run make bpf"
             )
 
 
 def address(text: str) -> bytes:
-    """An address in the one key space of both families; OSError for what is none."""
+    """An address as 16 bytes, IPv4 as IPv4-mapped IPv6. Raises OSError if the text is no address."""
     return inet_pton(AF_INET6, text) if ":" in text else V4 + inet_pton(AF_INET, text)
 
 
 def address_text(raw: bytes) -> str:
-    """The address as people write it."""
+    """The address as text."""
     return inet_ntop(AF_INET, raw[12:]) if raw.startswith(V4) else inet_ntop(AF_INET6, raw)
 
 

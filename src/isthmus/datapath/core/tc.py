@@ -1,11 +1,11 @@
-"""Programs on the node's ends of pods' links: attached as pods come, kept through our restarts, gone with the link.
+"""Programs on the node's ends of pods' links: attached when a pod is created, kept across restarts of the agent.
 
-A pod's link is a veth whose other end is in another network namespace and that no default route goes out by. Where the
-kernel has tcx (Linux 6.6) a program is a link among those of others; before, a filter in the interface's clsact qdisc.
-Both run beside other agents' programs: ours come first on the way in and last on the way out, and answer TC_ACT_UNSPEC
-(the next one decides) to whatever is not theirs.
+A pod's link is a veth whose other end is in another network namespace and that no default route uses. On kernels with
+tcx (Linux 6.6) a program is attached by a link of its own, on older ones by a filter in the interface's clsact qdisc.
+Both run beside other agents' programs: ours run first on ingress and last on egress, and return TC_ACT_UNSPEC (the next
+program decides) for all other traffic.
 
-Links are pinned as ``<program>@<interface index>``; a filter stays by itself.
+Links are pinned as ``<program>@<interface index>``; a filter needs no pin.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from isthmus.netlink import rtnetlink, wire
 Direction = Literal["ingress", "egress"]
 
 LOOK: Final = 10.0
-"""Seconds between two full looks, in case an event was lost or a program was detached."""
+"""Seconds between two full scans, in case an event was lost or a program was detached."""
 BPF: Final = {"x86_64": 321, "aarch64": 280}[platform.machine()]
-"""The system call's number; libbpf 1.1 has no call for tcx."""
+"""Number of the bpf system call; libbpf 1.1 has no function for tcx."""
 LINK_CREATE, LINK_UPDATE = 28, 29
 ATTACH_TYPE: Final[Mapping[Direction, int]] = {"ingress": 46, "egress": 47}
 """BPF_TCX_INGRESS, BPF_TCX_EGRESS."""
 ORDER: Final[Mapping[Direction, int]] = {"ingress": 8, "egress": 16}
-"""BPF_F_BEFORE and BPF_F_AFTER without another program: first and last of all."""
+"""BPF_F_BEFORE and BPF_F_AFTER without a relative program: first and last of all."""
 
 TC_MESSAGE: Final = struct.Struct("=BxxxiIII")
 NEW_QDISC, NEW_FILTER, DELETE_FILTER = 36, 44, 45
@@ -47,7 +47,7 @@ CLSACT_HANDLE, CLSACT_PARENT = 0xFFFF0000, 0xFFFFFFF1
 PARENT: Final[Mapping[Direction, int]] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 PRIORITY: Final[Mapping[Direction, int]] = {"ingress": 1, "egress": 0xC000}
 HANDLE: Final = 0x1571
-"""Of our filters: others in the same place have other handles."""
+"""Handle of our filters, which distinguishes them from others of the same priority."""
 TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS = 1, 2, 6, 7, 8
 DIRECT_ACTION: Final = 1
 ETH_P_ALL: Final = 3
@@ -57,7 +57,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Attachment(NamedTuple):
-    """A loaded program and where it belongs."""
+    """A loaded program and its direction."""
 
     name: str
     direction: Direction
@@ -65,7 +65,7 @@ class Attachment(NamedTuple):
 
 
 class PodLinksStats(Struct, frozen=True):
-    """Interfaces that have our programs, by which mechanism, and why others have not."""
+    """Number of interfaces with our programs, the mechanism, and errors by interface."""
 
     interfaces: int
     kind: Literal["tcx", "clsact"]
@@ -75,11 +75,11 @@ class PodLinksStats(Struct, frozen=True):
 class PodLinks:
     """Keeps programs attached to every pod's link.
 
-    ``announce`` gets an interface and the id of its pod's network namespace before programs run there; and the
-    interface and None when it is gone.
+    ``announce`` receives an interface and the id of its pod's network namespace before programs run there, and the
+    interface and ``None`` when it is deleted.
 
-    Invariant: an interface in ``_attached`` has every program; with tcx there is a descriptor for each, so that a
-    program stays although its pin is deleted.
+    Invariant: an interface in ``_attached`` has every program; with tcx we hold a descriptor of each, so that a program
+    stays attached when its pin is deleted.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class PodLinks:
         return f"<PodLinks: {len(self._attached)} interfaces>"
 
     def stats(self) -> PodLinksStats:
-        """What is attached now."""
+        """Current attachments and errors."""
         return PodLinksStats(len(self._attached), "tcx" if self._tcx else "clsact", dict(self._failed))
 
     async def keep(self) -> None:
-        """Attach and let go as links come and go, for ever."""
+        """Attach to new links and forget deleted ones, for ever."""
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
         with rtnetlink.subscribe() as events:
             loop.add_reader(events, wake.set)
@@ -120,32 +120,32 @@ class PodLinks:
                 loop.remove_reader(events)
 
     def look(self) -> None:
-        """Attach to every pod's link there is, and let go of those that went or lost a program."""
+        """Attach to every pod's link, and forget links that were deleted or lost a program."""
         for _ in self._looking():
             pass
 
     def _looking(self) -> Iterator[None]:
-        """A look, in steps of one link. Accepts a race: a link that goes between two is attached in vain."""
+        """Scan in steps of one link. Accepted race: attaching to a link that is deleted between two steps fails."""
         uplinks = rtnetlink.default_route_interfaces()
-        present = {link.ifindex: link for link in rtnetlink.links() if is_pod(link, uplinks)}
+        current = {link.ifindex: link for link in rtnetlink.links() if is_pod(link, uplinks)}
         for index, links in list(self._attached.items()):
-            if index not in present or any(libbpf.link_target(fd) != index for fd in links.values()):
+            if index not in current or any(libbpf.link_target(fd) != index for fd in links.values()):
                 self._forget(index)
-        self._unpin_others(present)
-        for link in present.values():
+        self._unpin_others(current)
+        for link in current.values():
             if link.ifindex not in self._attached or not self._tcx:
                 self._attach(link)
                 yield
 
     def close(self) -> None:
-        """Give descriptors back; what is attached stays."""
+        """Close descriptors; attached programs stay."""
         for links in self._attached.values():
             for fd in links.values():
                 os.close(fd)
         self._attached.clear()
 
     async def _follow(self, events: socket.socket, wake: asyncio.Event) -> None:
-        """Take events in until some were lost."""
+        """Handle events until some were lost."""
         while True:
             await wake.wait()
             wake.clear()
@@ -154,8 +154,8 @@ class PodLinks:
             except OSError:  # ENOBUFS: events were lost, a full look is needed
                 return
             uplinks = rtnetlink.default_route_interfaces() if changes else set()
-            for link, gone in changes:
-                if gone:
+            for link, deleted in changes:
+                if deleted:
                     self._forget(link.ifindex)
                 elif is_pod(link, uplinks) and link.ifindex not in self._attached:
                     self._attach(link)
@@ -169,18 +169,19 @@ class PodLinks:
                     links[program.name] = self._tcx_link(program, link.ifindex)
                 else:
                     put_filter(program, link.ifindex)
-        except OSError as why:
+        except OSError as error:
             for fd in links.values():
                 os.close(fd)
-            if why.errno not in (errno.ENODEV, errno.ENOLINK):  # else it went while we were at it
-                self._failed[link.name] = str(why)
-                log.warning("cannot attach to a pod's interface", interface=link.name, error=str(why))
+            self._announce(link.ifindex, None)  # no packet of its pod is rewritten
+            if error.errno not in (errno.ENODEV, errno.ENOLINK):  # else the link was deleted meanwhile
+                self._failed[link.name] = str(error)
+                log.warning("cannot attach to a pod's interface", interface=link.name, error=str(error))
             return
         self._attached[link.ifindex] = links
         self._failed.pop(link.name, None)
 
     def _tcx_link(self, program: Attachment, index: int) -> int:
-        """The descriptor of a link with our program in it: the one that is pinned, or a new one."""
+        """Descriptor of a tcx link with our program: the pinned one, or a new one."""
         path = self._pins / f"{program.name}@{index}"
         if path.exists():
             fd = libbpf.open_pinned(path)
@@ -201,31 +202,31 @@ class PodLinks:
             os.close(fd)
             (self._pins / f"{name}@{index}").unlink(missing_ok=True)
 
-    def _unpin_others(self, present: Container[int]) -> None:
-        """Remove what an earlier process pinned for interfaces that went in between."""
-        ours = {program.name for program in self._programs}
+    def _unpin_others(self, current: Container[int]) -> None:
+        """Remove pins that an earlier process left for interfaces deleted since."""
+        names = {program.name for program in self._programs}
         for path in self._pins.glob("*@*"):
             name, _, index = path.name.rpartition("@")
-            if name in ours and int(index) not in present:
+            if name in names and int(index) not in current:
                 path.unlink()
 
 
 def is_pod(link: rtnetlink.Link, uplinks: Container[int]) -> bool:
-    """Whether an interface is the node's end of a pod's link."""
+    """True if an interface is the node's end of a pod's link."""
     return link.kind == "veth" and link.peer is not None and link.ifindex not in uplinks
 
 
 def has_tcx(program: int) -> bool:
-    """Whether this kernel has tcx: it then looks for an interface that no machine has, before it refuses."""
+    """True if this kernel has tcx: it then fails with ENODEV for an interface that cannot exist."""
     try:
         os.close(create_link(program, 0x7FFFFFFF, "ingress"))
-    except OSError as why:
-        return why.errno == errno.ENODEV
+    except OSError as error:
+        return error.errno == errno.ENODEV
     return True
 
 
 def put_filter(program: Attachment, index: int) -> None:
-    """Our filter in the interface's clsact qdisc, made or replaced."""
+    """Create or replace our filter in the interface's clsact qdisc."""
     with contextlib.suppress(FileExistsError):
         head = TC_MESSAGE.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT_PARENT, 0)
         wire.request(socket.NETLINK_ROUTE, NEW_QDISC, CREATE | EXCLUSIVE, head + wire.attribute(TCA_KIND, b"clsact\0"))
@@ -242,7 +243,7 @@ def put_filter(program: Attachment, index: int) -> None:
 
 
 def remove_filters() -> None:
-    """Take our filters off every interface of this network namespace."""
+    """Remove our filters from every interface of this network namespace."""
     for link in rtnetlink.links():
         for direction in ATTACH_TYPE:
             with contextlib.suppress(OSError):  # there is none
@@ -256,13 +257,13 @@ def _filter(index: int, direction: Direction) -> bytes:
 
 
 def create_link(program: int, index: int, direction: Direction) -> int:
-    """The descriptor of a new tcx link: the program runs on the interface while the link is held or pinned."""
+    """Descriptor of a new tcx link: the program runs on the interface while the link is open or pinned."""
     fields = (program, index, ATTACH_TYPE[direction], ORDER[direction], 0, 0, 0)
     return _bpf(LINK_CREATE, struct.pack("=IIIIIIQ", *fields))
 
 
 def _bpf(command: int, attributes: bytes) -> int:
-    """The bpf system call; OSError where the kernel refuses."""
+    """The bpf system call. Raises OSError if it fails."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     result = _libc.syscall(BPF, command, buffer, len(attributes))
     if result < 0:

@@ -1,11 +1,11 @@
-"""Connects that fail: backends are ejected and tried again by the kernel; the agent shows it and tidies up.
+"""Failing connects: the kernel ejects backends and tries them again; the agent shows its state and cleans up.
 
-What belongs here: everything about outcomes of connects. What never does: removing a backend from a plan, or it could
-never be tried again.
+What belongs here: everything about outcomes of connects. What never does: removing a backend from a plan, since it
+could then never be tried again.
 
     codecs.py    structs of the kernel's state and of its events
-    manifest.py  which maps and programs there are
+    manifest.py  maps and programs
     rows.py      the kernel's state → rows of the table of failures (pure)
     places.py    frees places in call_places of sockets that ended unseen
-    watch.py     keeps that table, and deletes entries without effect
+    watch.py     maintains that table, and deletes entries without effect
 """

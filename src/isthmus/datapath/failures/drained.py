@@ -1,10 +1,9 @@
-"""Connections to what is drained are closed when the drain's deadline is over, so that applications call again.
+"""Closes connections to drained backends at the drain's deadline, so that applications connect again; UDP sockets are
+moved where that is possible (``datagrams.py``).
 
-Closed is a socket that called a service and talks to a backend which a closing drain means for that service, unless
-some plan of the service still has the backend: where a drain leaves nothing else, its calls go on. Which service a TCP
-socket called is in ``call_places`` or in its storage, so a connection to the backend's own address, or by way of
-another service, stays. The kernel shows the storage of TCP sockets only (inet_sk_diag_fill): a UDP socket counts by
-the backend it is connected to.
+A socket is closed if it called a service and is connected to a backend that a closing drain covers for that service,
+unless a plan of the service still has the backend: if a drain leaves no other backend, calls continue. Connections to
+the backend's own address or through another service stay open (``calls.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from typing import Final
 from isthmus import logs
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import KernelMaps
-from isthmus.datapath.core.namespaces import inside, processes_below
-from isthmus.datapath.failures.places import calls as calls_in_places
-from isthmus.datapath.failures.sockets import PROTOCOLS, SETTLE, Peer, Tuple, four_tuple, peer, talks_to, target_of
+from isthmus.datapath.core.namespaces import inside, one_of_each_namespace
+from isthmus.datapath.failures.calls import PROTOCOLS, ConnectedCalls, Peer, peer, target_of
+from isthmus.datapath.failures.datagrams import DatagramMover
+from isthmus.datapath.failures.sockets import SETTLE
 from isthmus.loadbalancer.drains import Drained
 from isthmus.model.balancing import Target
 from isthmus.model.tables import BACKENDS, DRAINING, FRONTENDS, PLANS
@@ -28,33 +28,27 @@ from isthmus.netlink import sock_diag
 from isthmus.statedb import Database, Snapshot
 
 LOOK: Final = 1.0
-"""Seconds between looks while connections are to be closed: plans may leave a backend later."""
-STORAGE: Final = "tcp_calls"
-"""The map of socket storage with what a TCP socket called that found no place."""
-ENTRY: Final = 48
-"""Bytes of the struct orig_dst that a value begins with: address called, backend's address, port called, backend's
-port, three ids."""
-
+"""Seconds between checks while a drain is closing: a plan may drop a backend later."""
 Call = tuple[Peer, Target]
-"""The address and port that are called, and the backend that answers."""
+"""The called address and port, and the backend."""
 
 log = logs.get("datapath")
 
 
 def to_close(snapshot: Snapshot) -> set[Call]:
-    """The calls whose connections are to end now."""
+    """Calls whose connections must be closed now."""
     rows = [row for row in snapshot.all(DRAINING) if row.closing]
     if not rows:
         return set()
     drained = Drained(rows)
-    found: set[Call] = set()
+    calls: set[Call] = set()
     for backend in snapshot.all(BACKENDS):
         target, service = target_of(backend.key), backend.key.service
         if drained.closing(backend) and not _still_called(snapshot, target, service):
             for frontend in snapshot.by(FRONTENDS, "service", service):
                 if frontend.key.protocol == target.protocol:
-                    found.add(((shapes.address(frontend.key.address), shapes.port(frontend.key.port)), target))
-    return found
+                    calls.add(((shapes.address(frontend.key.address), shapes.port(frontend.key.port)), target))
+    return calls
 
 
 def _still_called(snapshot: Snapshot, target: Target, service: str) -> bool:
@@ -63,13 +57,14 @@ def _still_called(snapshot: Snapshot, target: Target, service: str) -> bool:
 
 
 class DrainedSockets:
-    """One per datapath; ``run()`` is a task of the process."""
+    """Closes connections to drained backends. One per datapath; run its ``run()`` as a task."""
 
-    def __init__(self, maps: KernelMaps, cgroup: Path, db: Database, *, grace: float) -> None:
+    def __init__(self, maps: KernelMaps, cgroup: Path, db: Database, *, grace: float, moves: bool) -> None:
         self._maps = maps
         self._cgroup = cgroup
         self._db = db
         self._grace = grace
+        self._moves = moves
         self.destroyed = 0
 
     def __repr__(self) -> str:
@@ -84,54 +79,38 @@ class DrainedSockets:
             snapshot = self._db.snapshot()
             revisions = [snapshot.revision(table) for table in (DRAINING, BACKENDS, PLANS)]
             if revisions != seen:
-                seen, wanted = revisions, to_close(snapshot)
+                seen, closing = revisions, to_close(snapshot)
                 del snapshot
-                if wanted - done:
+                if closing - done:
                     await asyncio.sleep(self._grace + SETTLE)
-                    wanted &= to_close(self._db.snapshot())
-                    await asyncio.to_thread(self.destroy, wanted)
-                done = wanted
+                    closing &= to_close(self._db.snapshot())
+                    await asyncio.to_thread(self.destroy, closing)
+                done = closing
             await asyncio.sleep(LOOK)
 
     def destroy(self, calls: Set[Call]) -> int:
-        """Destroy the sockets of all pods that made these calls; how many there were."""
-        tcp = any(to.protocol == "TCP" for _, to in calls)
-        moved = {four_tuple(key): value for key, value in self._maps.items("flows")} if tcp else {}
-        places = {cookie: call for cookie, (_, call) in calls_in_places(self._maps).items()} if tcp else {}
-        count = 0
-        for process in {process.namespace: process for process in processes_below(self._cgroup)}.values():
-            for protocol in PROTOCOLS:
-                of = {(called, peer(to)) for called, to in calls if to.protocol == protocol}
-                if of:
-                    act = (
-                        partial(_close_tcp, of, moved, places, self._maps.fd(STORAGE))
-                        if protocol == "TCP"
-                        else partial(_close_udp, of)
-                    )
-                    try:
-                        count += inside(process.pid, act)
-                    except OSError as why:
-                        log.warning("cannot close connections of a pod", pid=process.pid, error=str(why))
+        """Destroy the pods' sockets of these calls. Returns their number."""
+        count, processes = 0, one_of_each_namespace(self._cgroup)
+        for protocol in PROTOCOLS:
+            pairs = {(frontend, peer(backend)) for frontend, backend in calls if backend.protocol == protocol}
+            if not pairs:
+                continue
+            drained = ConnectedCalls(self._maps, protocol)
+            mover = None
+            if self._moves and protocol == "UDP":
+                mover = DatagramMover(self._maps, self._db.snapshot(), hold=False)
+            for process in processes:
+                reached = mover if mover and mover.begin(process.pid) else None
+                try:
+                    count += inside(process.pid, partial(_close, pairs, drained, reached))
+                except OSError as error:
+                    log.warning("cannot close connections of a pod", pid=process.pid, error=str(error))
         self.destroyed += count
         if count:
             log.info("closed connections to what is drained", sockets=count)
         return count
 
 
-def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
-    return sum(
-        sock_diag.destroy(each)
-        for each in sock_diag.connected(PROTOCOLS["TCP"], storage=storage)
-        if len(stored := places.get(each.cookie, each.storage)) >= ENTRY
-        and (_called(stored), talks_to(each, moved)) in calls
-    )
-
-
-def _close_udp(calls: Set[tuple[Peer, Peer]]) -> int:
-    backends = {to for _, to in calls}
-    connected = sock_diag.connected(PROTOCOLS["UDP"])
-    return sum(sock_diag.destroy(each) for each in connected if (each.remote, each.remote_port) in backends)
-
-
-def _called(stored: bytes) -> Peer:
-    return stored[:16], stored[32:34]
+def _close(drained: Set[tuple[Peer, Peer]], calls: ConnectedCalls, mover: DatagramMover | None) -> int:
+    ended = [call for call in calls.read() if (call.called, call.backend) in drained]
+    return sum(sock_diag.destroy(call.socket) for call in ended if mover is None or not mover.move(call))

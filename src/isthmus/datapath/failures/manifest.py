@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from isthmus.datapath.core.manifest import Entry, Map, Names, Program, Row, each, times
+from isthmus.datapath.core.manifest import Entry, Map, Names, Program, Row, per_entry, times
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.failures import codecs
 from isthmus.datapath.services.views import host_port
@@ -25,6 +25,32 @@ def _failing(names: Names, key: bytes, value: bytes) -> Row:
     }
 
 
+def _caller(names: Names, key: bytes, value: bytes) -> Row:
+    raw = codecs.CALLER_FAILING.named(value)
+    return {
+        "caller": codecs.CALLER_KEY.named(key)["caller"],
+        "backend": names.backend(raw["backend"]),
+        "ejected": bool(raw["until"]),
+        "failures": raw["failures"],
+        "reason": codecs.REASONS[raw["reason"]],
+        "level": raw["level"],
+        "backend_id": raw["backend"],
+        "generation": raw["generation"],
+        "used": raw["last"],
+    }
+
+
+def _probed(names: Names, key: bytes, value: bytes) -> Row:
+    raw = codecs.PROBED.named(value)
+    return {
+        "backend": names.backend(ID.unpack(key)[0]),
+        "verdict": codecs.VERDICTS[raw["verdict"]],
+        "backend_id": ID.unpack(key)[0],
+        "generation": raw["generation"],
+        "used": raw["until"],
+    }
+
+
 def _trial(names: Names, key: bytes, _: bytes) -> Row:
     return {"backend": names.backend(ID.unpack(key)[0]), "backend_id": ID.unpack(key)[0]}
 
@@ -35,26 +61,49 @@ def _round_trip(names: Names, key: bytes, value: bytes) -> Row:
 
 def _flows(names: Names, entries: Sequence[Entry]) -> list[Row]:
     """A row for each moved connection: its forward entry."""
-    found = []
+    rows = []
     for key, value in entries:
-        raw, to = codecs.FLOW_KEY.named(key), codecs.FLOW.named(value)
+        raw, flow = codecs.FLOW_KEY.named(key), codecs.FLOW.named(value)
         if not raw["reverse"]:
-            found.append(
+            rows.append(
                 {
                     "pod": host_port(raw["pod"], raw["pod_port"]),
                     "called": host_port(raw["peer"], raw["peer_port"]),
-                    "moved_to": host_port(to["peer"], to["peer_port"]),
-                    "answered": bool(to["peer_flags"] & codecs.FLOW_ANSWERED),
-                    "backend_id": to["backend"],
-                    "used": to["used"],
+                    "moved_to": host_port(flow["peer"], flow["peer_port"]),
+                    "answered": bool(flow["peer_flags"] & codecs.FLOW_ANSWERED),
+                    "backend_id": flow["backend"],
+                    "used": flow["used"],
                 }
             )
-    return found
+    return rows
+
+
+def _udp_flows(_: Names, entries: Sequence[Entry]) -> list[Row]:
+    """A row for each moved socket: its forward entry."""
+    flows = ((codecs.FLOW_KEY.named(key), codecs.UDP_FLOW.named(value)) for key, value in entries)
+    return [
+        {
+            "pod": host_port(raw["pod"], raw["pod_port"]),
+            "called": host_port(raw["peer"], raw["peer_port"]),
+            "moved_to": host_port(flow["peer"], flow["peer_port"]) if any(flow["peer_port"]) else "",
+            "socket": flow["socket"],
+        }
+        for raw, flow in flows
+        if not raw["reverse"]
+    ]
 
 
 MAPS: Final = (
-    Map(name="failing", value=codecs.FAILING, entries=times(1), writer="kernel", show=each(_failing)),
-    Map(name="trials", value=codecs.STARTED, entries=times(1), writer="kernel", show=each(_trial)),
+    Map(name="failing", value=codecs.FAILING, entries=times(1), writer="kernel", show=per_entry(_failing)),
+    Map(
+        name="caller_failing",
+        key=codecs.CALLER_KEY,
+        value=codecs.CALLER_FAILING,
+        writer="kernel",
+        show=per_entry(_caller),
+    ),
+    Map(name="probed", value=codecs.PROBED, entries=times(1), writer="agent", show=per_entry(_probed)),
+    Map(name="trials", value=codecs.STARTED, entries=times(1), writer="kernel", show=per_entry(_trial)),
     Map(
         name="flows",
         key=codecs.FLOW_KEY,
@@ -64,8 +113,18 @@ MAPS: Final = (
         carried=True,
         show=_flows,
     ),
+    Map(
+        name="udp_flows",
+        key=codecs.FLOW_KEY,
+        value=codecs.UDP_FLOW,
+        entries=times(1),
+        writer="agent",
+        carried=True,
+        show=_udp_flows,
+    ),
+    Map(name="udp_gate", writer="agent", carried=True),
     Map(name="pod_links", writer="agent"),
-    Map(name="round_trips", writer="kernel", numbered=True, show=each(_round_trip)),
+    Map(name="round_trips", writer="kernel", numbered=True, show=per_entry(_round_trip)),
     Map(name="gates", value=codecs.GATE, writer="kernel"),
     Map(name="settled", value=codecs.GATE, writer="agent"),
     Map(name="events", parts=(codecs.EVENT,), writer="kernel", opaque=True),

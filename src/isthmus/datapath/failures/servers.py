@@ -1,7 +1,7 @@
-"""Sockets connected to the node's name server are destroyed when that is gone: their resolvers ask again, elsewhere.
+"""Destroys sockets that are connected to the node's name server when that ends: resolvers then ask another server.
 
-Only UDP, and only sockets that hooks steered, or that called the server by its own address: a question that is answered
-or steered where packets enter the node leaves its socket connected to the cluster DNS.
+This concerns only UDP sockets that hooks steered, or that called the server by its own address: a question that is
+answered or steered on the pod's interface leaves its socket connected to the cluster DNS.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from isthmus.datapath.settings import ALIVE
 from isthmus.model.balancing import Target
 
 LOOK: Final = 0.5
-"""Seconds between looks at the deadlines."""
+"""Seconds between checks of the deadlines."""
 
 
 class GoneServer:
-    """One per datapath; ``run()`` is a task of the process. ``addresses``: of the node's server, one of each family."""
+    """Destroys sockets of the node's server, given by its ``addresses``, one per family; ``run()`` is a task."""
 
     def __init__(self, maps: Maps, sockets: GoneSockets, addresses: Set[Target]) -> None:
         self._maps = maps
@@ -30,15 +30,15 @@ class GoneServer:
         self._was_alive = self._is_alive()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Check the deadlines, for ever."""
         while True:
             await asyncio.sleep(LOOK)
             await asyncio.to_thread(self.look)
 
     def look(self) -> int:
-        """Destroy sockets if the last process of the server has gone since the last look; how many there were."""
+        """Destroy sockets if the server's last process has ended since the last check. Returns their number."""
         before, self._was_alive = self._was_alive, self._is_alive()
-        return self._sockets.destroy(self._addresses) if before and not self._was_alive else 0
+        return self._sockets.disconnect(self._addresses) if before and not self._was_alive else 0
 
     def _is_alive(self) -> bool:
         now = time.monotonic_ns()

@@ -1,4 +1,7 @@
-"""Keeps the table ``failures`` as the kernel's state is. An event of the ring buffer is a reason to look at that."""
+"""Keeps the tables ``failures`` and ``caller_failures`` equal to the kernel's state.
+
+An event of the ring buffer triggers a comparison.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from isthmus import logs
 from isthmus.datapath.core.clock import BootTime
@@ -14,50 +19,67 @@ from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import address_text
 from isthmus.datapath.failures import codecs, rows
+from isthmus.datapath.failures.caller_names import CallerNames
 from isthmus.datapath.services.installed import State
 from isthmus.model import tables
+from isthmus.model.balancing import BackendKey, CallerFailure
 from isthmus.model.hosts import joined
-from isthmus.statedb import Database
+from isthmus.statedb import Database, Snapshot, Table, WriteTxn
 
 LOOK: Final = 2.0
-"""Seconds between looks while something fails, for what no event came of (a full ring buffer)."""
+"""Seconds between comparisons without an event: one may be lost if the ring buffer is full."""
+PAUSE: Final = 0.25
+"""Least seconds between comparisons: a pod can cause an event with every third connect."""
 
 CLOSING: Final = 60 * 10**9
-"""ns without a packet until a moved connection whose socket is gone is forgotten: no FIN is sent again by then."""
+"""Nanoseconds without a packet until a moved connection without a socket is dropped: FINs are no longer resent then."""
 
 log = logs.get("datapath")
 
 
 class FailureWatch:
-    """One per datapath. ``longest``: seconds after which a backend that went on to answer is forgiven; ``closing``:
-    how long a moved connection without a socket is kept (:data:`CLOSING`)."""
+    """Maintains the tables of failures, one per datapath.
 
-    def __init__(self, maps: KernelMaps, state: State, db: Database, *, longest: float, closing: int = CLOSING) -> None:
+    A backend's entry is deleted after ``longest`` seconds without a failure, a moved connection without a socket after
+    ``closing`` ns (:data:`CLOSING`). Without ``names`` callers remain unnamed.
+    """
+
+    def __init__(
+        self,
+        maps: KernelMaps,
+        state: State,
+        db: Database,
+        *,
+        longest: float,
+        closing: int = CLOSING,
+        names: CallerNames | None = None,
+    ) -> None:
         self._maps = maps
         self._state = state
         self._db = db
-        self._keep = int(longest * 1e9)
+        self._keep = round(longest * 1e9)
         self._closing = closing
+        self._names = names
         self._boot = BootTime()
         self._changed = asyncio.Event()
-        self._names: dict[int, str] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """Events by kind, cluster and reason."""
         self.moved = 0
-        """Connections that are moved, as of the last look."""
+        """Number of moved connections at the last comparison."""
 
     def __repr__(self) -> str:
         return f"<FailureWatch: {dict(self.counts)}>"
 
     async def run(self) -> None:
-        """Follow, for ever."""
+        """Keep the tables up to date, for ever."""
         ring = RingBuffer(self._maps.fd("events"), self._receive)
         loop = asyncio.get_running_loop()
         loop.add_reader(ring.fileno(), ring.consume)
         try:
             while True:
-                self.step()
                 self._changed.clear()
+                self.step()
+                await asyncio.sleep(PAUSE)
                 try:
                     async with asyncio.timeout(LOOK):
                         await self._changed.wait()
@@ -67,39 +89,69 @@ class FailureWatch:
             loop.remove_reader(ring.fileno())
             ring.close()
 
-    def step(self) -> int:
-        """Bring the table to the kernel's state, and delete entries without effect; returns how many are ejected."""
-        [(_, counted)] = self._maps.items("gates")  # before the maps are: what is made after this keeps the gate open
-        state = list(self._maps.items("failing"))
-        snapshot = self._db.snapshot()
-        backends = snapshot.all(tables.BACKENDS) if state else ()
-        wanted = rows.failures(state, self._state.backends, backends, boot=self._boot.now())
-        present = {row.key: row for row in snapshot.all(tables.FAILURES)}
-        if wanted != present:
-            with self._db.write() as txn:
-                for key in present.keys() - wanted.keys():
-                    txn.delete(tables.FAILURES, key)
-                for key, row in wanted.items():
-                    if present.get(key) != row:
-                        txn.put(tables.FAILURES, row)
-        self._tidy(state, codecs.GATE.named(counted))
-        return len(wanted)
+    def look_soon(self) -> None:
+        """Compare soon, since the agent has written a verdict."""
+        self._changed.set()
 
-    def _tidy(self, state: list[tuple[bytes, bytes]], counted: Mapping[str, int]) -> None:
-        """Delete entries without effect. Where no other is left, calls and packets need not look."""
-        idle = rows.idle(state, self._state.backends, now=time.monotonic_ns(), keep=self._keep)
-        for name in ("failing", "trials") if idle else ():
-            self._maps.drop(name, idle)
+    def count(self, kind: str, *, cluster: str, reason: str) -> None:
+        """Count an ejection, or its end, for metrics."""
+        self.counts[kind, cluster, reason] += 1
+
+    def step(self) -> int:
+        """Update the tables from the kernel's state, and delete entries without effect. Returns the number of ejected
+        backends."""
+        # Read the gate before the maps: an entry that is created after this keeps the gate open.
+        [(_, counted)] = self._maps.items("gates")
+        failing, callers, probed = (list(self._maps.items(name)) for name in ("failing", "caller_failing", "probed"))
+        state = rows.KernelState(failing, callers, probed, time.monotonic_ns())
+        snapshot = self._db.snapshot()
+        backends, boot = snapshot.all(tables.BACKENDS) if state.failing else (), self._boot.current()
+        failures = rows.failures(state, self._state.backends, backends, boot=boot)
+        backends = snapshot.all(tables.BACKENDS) if state.callers else ()
+        of_callers = self._named(rows.caller_failures(state, self._state.backends, backends, boot=boot))
+        changes = [
+            (table, desired, current)
+            for table, desired in ((tables.FAILURES, failures), (tables.CALLER_FAILURES, of_callers))
+            if desired != (current := _current_rows(snapshot, table))
+        ]
+        if changes:
+            with self._db.write() as txn:
+                for change in changes:
+                    _exchange(txn, *change)
+        self._tidy(state, codecs.GATE.named(counted))
+        return len(failures)
+
+    def _named(
+        self, failures: Mapping[tuple[int, BackendKey], CallerFailure]
+    ) -> dict[tuple[int, BackendKey], CallerFailure]:
+        """The rows with the names of their callers."""
+        if self._names is None:
+            return dict(failures)
+        self._names.keep({caller for caller, _ in failures})
+        return {key: replace(row, pod=self._names.name(row.caller)) for key, row in failures.items()}
+
+    def _tidy(self, state: rows.KernelState, counted: Mapping[str, int]) -> None:
+        """Delete entries without effect. If none remains, close the gate: calls and packets then skip the maps."""
+        idle = rows.idle(state, self._state.backends, keep=self._keep)
+        dropped = (
+            ("failing", idle.failing),
+            ("trials", idle.failing),
+            ("caller_failing", idle.callers),
+            ("probed", idle.probed),
+        )
+        for name, keys in dropped:
+            if keys:
+                self._maps.drop(name, keys)
         flows = list(self._maps.items("flows"))
         forgotten = rows.forgotten(flows, now=time.monotonic_ns(), keep=self._closing)
         if forgotten:
             self._maps.drop("flows", forgotten)
-        gone = set(forgotten)
-        self.moved = rows.moved(entry for entry in flows if entry[0] not in gone)
+        deleted = set(forgotten)
+        self.moved = rows.moved(entry for entry in flows if entry[0] not in deleted)
         [(key, value)] = self._maps.items("settled")
         settled = codecs.GATE.named(value)
-        failing = rows.settled(counted["failing"], settled["failing"], left=len(state) - len(idle))
-        moved = rows.settled(counted["moved"], settled["moved"], left=self.moved)
+        failing = rows.settled(counted["failing"], settled["failing"], remaining=len(state.failing) - len(idle.failing))
+        moved = rows.settled(counted["moved"], settled["moved"], remaining=self.moved)
         if (failing, moved) != (settled["failing"], settled["moved"]):
             self._maps.put("settled", [(key, codecs.GATE.pack(failing, moved))])
 
@@ -107,7 +159,21 @@ class FailureWatch:
         event = codecs.EVENT.named(raw)
         cluster = next((name for name, each in self._state.clusters.items() if each.id == event["cluster"]), "")
         kind, reason = codecs.KINDS[event["kind"]], codecs.REASONS[event["reason"]]
-        self.counts[kind, cluster, reason] += 1
+        self.count(kind, cluster=cluster, reason=reason)
+        self._changed.set()
+        if event["kind"] == codecs.CALLER_EJECTED:
+            return  # a pod can cause these at any rate
         backend = joined(address_text(event["address"]), int.from_bytes(event["port"], "big"))
         log.info(f"backend {kind}", backend=backend, cluster=cluster, reason=reason, failures=event["failures"])
-        self._changed.set()
+
+
+def _current_rows(snapshot: Snapshot, table: Table[Any, Any]) -> dict[Any, Any]:
+    return {table.key(row): row for row in snapshot.all(table)}
+
+
+def _exchange(txn: WriteTxn, table: Table[Any, Any], desired: Mapping[Any, Any], current: Mapping[Any, Any]) -> None:
+    for key in current.keys() - desired.keys():
+        txn.delete(table, key)
+    for key, row in desired.items():
+        if current.get(key) != row:
+            txn.put(table, row)

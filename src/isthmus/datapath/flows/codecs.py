@@ -1,4 +1,4 @@
-"""The bytes of flow records and byte counters."""
+"""Struct codecs of flow records and byte counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isthmus.datapath.core.shapes import Shape
 from isthmus.model.flows import State
 
 STATES: Final[tuple[State, ...]] = ("sent", "sent", "connected", "failed", "given up", "ended")
-"""By enum flow_state; there is no 0."""
+"""State by value of enum flow_state, which has no 0."""
 
 FLOW_RECORD = Shape(
     "flow_record",
@@ -35,7 +35,7 @@ FLOW_RECORD = Shape(
     verdict="B",
     state="B",
     reason="B",
-    reserved="I",
+    for_caller="I",
 )
 TRAFFIC = Shape("traffic", sent="Q", received="Q")
 PASSED_OVER = Shape("passed_over", socket="Q", backend="I", reserved="I")

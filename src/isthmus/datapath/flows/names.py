@@ -1,9 +1,8 @@
-"""Names for what flow records refer to, also of services and pods that have gone.
+"""Names for the numbers and addresses in flow records, also of deleted services and pods.
 
-A record is read up to 50 ms after it was written, and that of a connection's end may come hours after its service went.
-So whatever was once programmed, or was a pod of this node, keeps its name here: the newest of each kind, as many as
-fit. A number is not given out again before all others were, and a pod's address that another pod gets is its own from
-then on.
+A record is read up to 50 ms after it was written, and a connection may end hours after its service was deleted. So the
+names of all programmed services and of this node's pods are kept here, the newest of each kind. A number is reused only
+after all others were, and an address that moves to another pod has the new pod's name from then on.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from isthmus.model.tables import GATEWAY_CHECKS, ISLAND_LISTENERS, NODES, PLANS,
 from isthmus.statedb import Database
 
 KEPT: Final = 20_000
-"""Names of each kind: a few MB, and more than are retired between a connection's begin and end on all but few nodes."""
+"""Names of each kind: a few MB, and more than most nodes retire between a connection's begin and end."""
 CALLERS_INTERVAL: Final = 10.0
-"""Seconds between looks for the network namespaces of pods, which read /proc and hold up the loop: 0.3 ms a pod."""
+"""Seconds between scans for the pods' network namespaces, which read /proc and block the loop for 0.3 ms a pod."""
 AGAIN: Final = 0.2
-"""Seconds between two looks at least, when a record is of a namespace that was not seen yet."""
+"""Least seconds between two scans when a record has an unknown namespace."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Newest(Generic[K, V]):
-    """A dict that forgets what was put first when it is full."""
+    """A bounded dict that drops its oldest entry when it is full."""
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
@@ -47,23 +46,23 @@ class Newest(Generic[K, V]):
         return len(self._items)
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value; the one put first goes where there is no room."""
+        """Put a value as the newest; drop the oldest if the dict is full."""
         self._items.pop(key, None)
         if len(self._items) >= self._most:
             del self._items[next(iter(self._items))]
         self._items[key] = value
 
     def get(self, key: K) -> V | None:
-        """The value that was put last; None where there is none any more."""
+        """The value of a key, or ``None`` if it was dropped or never put."""
         return self._items.get(key)
 
     def take(self, key: K) -> V | None:
-        """The same, and forget it."""
+        """Remove and return the value of a key, or ``None``."""
         return self._items.pop(key, None)
 
 
 class FlowNames:
-    """One per reader of records. ``renew`` before each batch of records. ``node``: the one this is."""
+    """Names for one reader of records, which calls ``renew`` before each batch. ``node`` is this node."""
 
     def __init__(self, db: Database, maps: KernelMaps, state: State, callers: Callers, *, node: str) -> None:
         self._db = db
@@ -75,7 +74,7 @@ class FlowNames:
         self._callers = callers
         self._node = node
         self._services: Newest[int, str] = Newest()
-        """Names of plans in the maps."""
+        """Names of plans in the maps, by service number."""
         self._imports: Newest[str, str] = Newest()
         """Imports by the name of the derived Service."""
         self._islands: Newest[str, ClusterName] = Newest()
@@ -91,13 +90,13 @@ class FlowNames:
         return f"<FlowNames: {len(self._services)} services, {len(self._names)} pods>"
 
     def close(self) -> None:
-        """Follow the tables no more."""
+        """Stop following the tables."""
         self._plans.close()
         self._pods.close()
         self._listeners.close()
 
     def renew(self) -> None:
-        """Read what has changed since the last time."""
+        """Read the changes since the last call."""
         for _, plan in self._plans.pairs():
             if plan is not None and plan.import_of:
                 self._imports.put(plan.key.service, plan.import_of)
@@ -118,12 +117,12 @@ class FlowNames:
             self._look()
 
     def service(self, number: int) -> str:
-        """namespace/name:port; the number where an earlier process has not left a name either."""
-        found = self._services.get(number) or self._programmed(number)
-        if not found:
+        """namespace/name:port of a service number, or the number if its name is unknown even to the maps."""
+        stored = self._services.get(number) or self._programmed(number)
+        if not stored:
             return f"service {number}" if number else ""
-        self._services.put(number, found)
-        namespace, _, rest = found.partition("/")
+        self._services.put(number, stored)
+        namespace, _, rest = stored.partition("/")
         name, _, port = rest.partition("/")[0].rpartition(":")
         service = f"{namespace}/{name}"
         return f"{self._imports.get(service) or service}:{port}"
@@ -132,31 +131,31 @@ class FlowNames:
         """The cluster of a number; empty for 0."""
         return (self._clusters.get(number) or f"cluster {number}") if number else ""
 
-    def gateways(self, at: str) -> tuple[str, ...]:
-        """Those of the island that a listener of this node's Envoy calls, by its address:port: the ones that answer, or
-        all where none does. None for any other backend."""
-        island = self._islands.get(at)
+    def gateways(self, address: str) -> tuple[str, ...]:
+        """Gateways of the island behind a listener (address:port) of this node's Envoy: the healthy ones, or all if
+        none is. Empty for any other backend."""
+        island = self._islands.get(address)
         checks = self._db.snapshot().by(GATEWAY_CHECKS, "cluster", island) if island is not None else []
         return tuple(sorted(row.address for row in [each for each in checks if each.healthy] or checks))
 
     def pod(self, address: str) -> str:
-        """namespace/name of the pod of an address; empty where this node has had none, and for its own address, which
-        several pods can have."""
+        """namespace/name of the pod with an address; empty if unknown, and for the node's own address, which several
+        pods may share."""
         node = self._db.snapshot().get(NODES, self._node)
         return "" if node is not None and address in node.addresses else self._names.get(address) or ""
 
     def address(self, caller: int) -> str:
-        """The pod's address of a network namespace's cookie; empty where that has no process and was not seen."""
-        found = self._addresses.get(caller)
-        if found is None and time.monotonic() - self._looked >= AGAIN:
+        """The pod's address by the cookie of its network namespace; empty if that ended before it was seen."""
+        address = self._addresses.get(caller)
+        if address is None and time.monotonic() - self._looked >= AGAIN:
             self._look()
-            found = self._addresses.get(caller)
-        return found or ""
+            address = self._addresses.get(caller)
+        return address or ""
 
     def _look(self) -> None:
         self._looked = time.monotonic()
-        present = {address for pod in self._db.snapshot().all(PODS) for address in pod.addresses}
-        for caller, address in self._callers.known(present).items():
+        pod_addresses = {address for pod in self._db.snapshot().all(PODS) for address in pod.addresses}
+        for caller, address in self._callers.addresses_by_cookie(pod_addresses).items():
             self._addresses.put(caller, address)
 
     def _programmed(self, number: int) -> str:

@@ -1,6 +1,6 @@
-"""Reads flow records every 50 ms and gives them names.
+"""Reads flow records every 50 ms and adds names.
 
-Reading is by the clock: a wake-up for each record would cost the callers the processor that they run on.
+Reading is timed: a wake-up for each record would take CPU time from the callers.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from isthmus.datapath.services.views import host_port
 from isthmus.model.flows import End, Flow
 
 INTERVAL: Final = 0.05
-"""Seconds between two looks. The ring has room for 1,600 records: 32,000 a second."""
+"""Seconds between two reads. The ring holds 1,600 records, which allows 32,000 a second."""
 
 Receive = Callable[[Sequence[Flow], int], object]
-"""Gets what was read, and how many records were lost since the last time."""
+"""Receives new flows, and the number of records lost since the last call."""
 
 
 class FlowStats(Struct, frozen=True):
-    """What was read since the agent started."""
+    """Statistics since the agent started."""
 
     one_of: int
-    """One call of so many is recorded."""
+    """Sampling interval: one of this many calls is recorded."""
     records: int
     lost: int
-    """Records that the kernel had no room for, since the map was made."""
+    """Records lost because the buffer was full, since the map was created."""
 
 
 class FlowReader:
-    """One per datapath that records flows.
+    """Reads the records of one datapath.
 
-    A connection that was seen to be established is kept until its end, with the names of that time: its service may be
-    gone by then. Of the longest ones the oldest are given up when there are too many; their ends then have what names
-    there are.
+    An established connection is kept until its end with its names, since its service may be deleted by then. If there
+    are too many connections, the oldest are dropped; their ends are then named as far as possible.
     """
 
     def __init__(self, maps: KernelMaps, names: FlowNames, receive: Receive, *, one_of: int, node: str) -> None:
@@ -60,7 +59,7 @@ class FlowReader:
         self._raw: list[bytes] = []
         self._ring = RingBuffer(maps.fd("flow_records"), self._raw.append)
         self._connected: Newest[int, tuple[int, Flow]] = Newest()
-        """By socket: when the connection began, as the kernel noted it, and its row."""
+        """The kernel's timestamp of the connection, and its row, by socket."""
         self._records = 0
         self._lost = lost(maps)
 
@@ -68,28 +67,25 @@ class FlowReader:
         return f"<FlowReader: {self._records} records, {len(self._connected)} connections>"
 
     def stats(self) -> FlowStats:
-        """Counts of records."""
+        """Numbers of records."""
         return FlowStats(self._one_of, self._records, self._lost)
 
     async def run(self) -> None:
-        """Read, for ever."""
-        try:
-            while True:
-                self.step()
-                await asyncio.sleep(INTERVAL)
-        finally:
-            self.close()
+        """Read, for ever. The owner of the reader closes it."""
+        while True:
+            self.step()
+            await asyncio.sleep(INTERVAL)
 
     def step(self) -> int:
-        """Read what is there; how many records."""
+        """Read all unread records. Returns the number of flows passed on."""
         self._ring.consume()
         self._names.renew()
         raw, self._raw[:] = self._raw[:], []
         records = [codecs.FLOW_RECORD.named(each) for each in raw]
-        boot = self._boot.now()
+        boot = self._boot.current()
         flows = [self._flow(each, boot) for each in records if is_known(each)]
-        now = lost(self._maps)
-        missed, self._lost = now - self._lost + len(raw) - len(flows), now
+        total = lost(self._maps)
+        missed, self._lost = total - self._lost + len(raw) - len(flows), total
         self._records += len(flows)
         if flows or missed:
             self._receive(flows, missed)
@@ -101,13 +97,13 @@ class FlowReader:
         self._names.close()
 
     def _flow(self, raw: Mapping[str, Any], boot: float) -> Flow:
-        """The record with names; what was known of its connection before stands for what has gone since."""
-        found = flow(raw, self._names, node=self._node, boot=boot)
-        if found.state == "connected":
-            self._connected.put(found.id, (raw["time"], found))
-        elif found.state == "ended" and (known := self._connected.take(found.id)) and known[0] == raw["time"]:
-            return replace(known[1], state="ended", took=found.took, sent=found.sent, received=found.received)
-        return found
+        """The record as a row. The end of a connection takes its names from the connection's earlier row."""
+        row = flow(raw, self._names, node=self._node, boot=boot)
+        if row.state == "connected":
+            self._connected.put(row.id, (raw["time"], row))
+        elif row.state == "ended" and (connection := self._connected.take(row.id)) and connection[0] == raw["time"]:
+            return replace(connection[1], state="ended", took=row.took, sent=row.sent, received=row.received)
+        return row
 
 
 def flow(raw: Mapping[str, Any], names: FlowNames, *, node: str, boot: float) -> Flow:
@@ -128,6 +124,7 @@ def flow(raw: Mapping[str, Any], names: FlowNames, *, node: str, boot: float) ->
         service=names.service(raw["service"]),
         called=host_port(raw["called"], raw["called_port"]),
         asked=_end(raw, "asked", names),
+        for_caller=bool(raw["for_caller"]),
         answered=_end(raw, "answered", names) if raw["state"] in ANSWERED else End(),
         took=round(raw["took"] / 1e9, 6),
         sent=raw["sent"],
@@ -139,32 +136,32 @@ ANSWERED: Final = frozenset(n for n, state in enumerate(codecs.STATES) if state 
 
 
 def is_known(raw: Mapping[str, Any]) -> bool:
-    """Whether a record is one that this version has words for: a later one's may be unread when that is taken back."""
+    """True if this version knows all enum values of a record. After a downgrade, a newer version's may be unread."""
     enums = (("state", codecs.STATES), ("verdict", VERDICTS), ("reason", REASONS))
     return all(raw[field] < len(names) for field, names in enums)
 
 
 def lost(maps: KernelMaps) -> int:
-    """Records that found no room since the map was made."""
+    """Records lost because the buffer was full, since the map was created."""
     cpus = libbpf.possible_cpus()
     return sum(struct.unpack(f"={cpus}Q", libbpf.lookup(maps.fd("lost_records"), ID.pack(0), 8 * cpus)))
 
 
 def traffic(maps: KernelMaps, clusters: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """(bytes sent, bytes received) by name of the cluster, of connections that have ended; not where there were none.
+    """(bytes sent, bytes received) of ended connections by cluster name, without clusters that had none.
 
-    ``clusters``: name → number.
+    ``clusters`` maps names to numbers.
     """
-    cpus, found = libbpf.possible_cpus(), {}
+    cpus, totals = libbpf.possible_cpus(), {}
     for name, number in clusters.items():
         try:
             raw = libbpf.lookup(maps.fd("traffic"), ID.pack(number), codecs.TRAFFIC.size * cpus)
         except OSError:
-            continue  # more clusters than there is room for
+            continue  # more clusters than entries
         values = struct.unpack(f"={2 * cpus}Q", raw)
         if any(values):
-            found[name] = sum(values[::2]), sum(values[1::2])
-    return found
+            totals[name] = sum(values[::2]), sum(values[1::2])
+    return totals
 
 
 def _end(raw: Mapping[str, Any], which: str, names: FlowNames) -> End:

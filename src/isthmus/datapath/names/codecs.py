@@ -1,4 +1,4 @@
-"""The structs of the maps of names, as bpf/maps.h has them."""
+"""Struct codecs of the maps of names, as in bpf/names_maps.h."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_SUFFIX: Final = 64
 """Bytes of the zone's name, and of the cluster's domain."""
 MAX_AUTHORITY: Final = 256
 MAX_RECORDS: Final = 448
-"""Bytes of the addresses of a name: 28 of IPv4 or 16 of IPv6, about what an answer of 512 bytes holds."""
+"""Bytes of a name's address records: 28 of IPv4 or 16 of IPv6, about as many as fit into an answer of 512 bytes."""
 
 BIG_A, BIG_AAAA, OTHERS, PTR_ALONE, NATIVE = 1, 2, 4, 8, 16
 """enum name_flag"""

@@ -12,7 +12,7 @@ from isthmus.datapath.names.codecs import KINDS, RESULT_SLOTS, RESULTS
 
 
 def questions(fd: int) -> list[dict[str, Any]]:
-    """One row for each kind and result that occurred. ``fd``: of ``name_counters``."""
+    """One row for each kind and result that occurred. ``fd`` is the descriptor of ``name_counters``."""
     cpus = libbpf.possible_cpus()
     rows = []
     for kind_at, kind in enumerate(KINDS):
@@ -33,4 +33,4 @@ ANSWERERS: Mapping[str, str] = {
     "dropped": "nobody",
     "limited": "nobody",
 }
-"""Who answers a question of a result."""
+"""Answerer of a question by its result."""

@@ -1,6 +1,6 @@
 """A zone's names as entries of the map ``names``. Pure: the same zone gives the same bytes.
 
-An entry covers every type: addresses that fit are in it, flags mark what only the server has.
+An entry covers every record type: it has the addresses that fit, and flags for records that only the server has.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Entry = tuple[bytes, bytes]
 
 
 def key(name: bytes) -> bytes | None:
-    """The key of a name in wire format; None for one too long to be looked up."""
+    """The key of a name in wire format, or ``None`` if the name is too long."""
     return NAME_KEY.pack(name) if len(name) <= MAX_KEY else None
 
 
 def value(zone: Zone, name: bytes) -> bytes | None:
-    """The entry of a name, or None where the zone has no such name."""
+    """The entry of a name, or ``None`` if the zone has no such name."""
     if not zone.exists(name):
         return None
     if not zone.below(name) and not zone.is_native(name):

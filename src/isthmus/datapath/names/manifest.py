@@ -1,11 +1,11 @@
-"""The maps of names; the programs that read them are those of the pods' interfaces."""
+"""The maps of names, which the programs on the pods' interfaces read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from isthmus.datapath.core.manifest import Map, Names, Row, each, times
+from isthmus.datapath.core.manifest import Map, Names, Row, per_entry, times
 from isthmus.datapath.core.shapes import COOKIE, ID, address_text
 from isthmus.datapath.names.codecs import (
     AT_TC,
@@ -44,12 +44,12 @@ def _show_name(_: Names, key: bytes, value: bytes) -> Row:
 
 
 def _addresses(records: bytes, a: int, aaaa: int) -> Iterator[str]:
-    at = 0
+    offset = 0
     for size, count in ((4, a), (16, aaaa)):
         for _ in range(count):
-            data = records[at + 12 : at + 12 + size]
+            data = records[offset + 12 : offset + 12 + size]
             yield address_text(data if size == 16 else bytes(10) + b"\xff\xff" + data)
-            at += 12 + size
+            offset += 12 + size
 
 
 def _show_config(_: Names, __: bytes, value: bytes) -> Row:
@@ -70,12 +70,12 @@ def _show_namespace(_: Names, key: bytes, __: bytes) -> Row:
 
 
 MAPS: Final = (
-    Map(name="names", key=NAME_KEY, value=NAME, entries=times(2), writer="agent", show=each(_show_name)),
-    Map(name="names_config", value=CONFIG, writer="agent", show=each(_show_config)),
-    Map(name="dns_servers", key=SERVER_KEY, writer="agent", show=each(_show_server)),
+    Map(name="names", key=NAME_KEY, value=NAME, entries=times(2), writer="agent", show=per_entry(_show_name)),
+    Map(name="names_config", value=CONFIG, writer="agent", show=per_entry(_show_config)),
+    Map(name="dns_servers", key=SERVER_KEY, writer="agent", show=per_entry(_show_server)),
     Map(name="steered", writer="kernel", opaque=True),
     Map(name="pod_allowances", value=COOKIE, writer="kernel", opaque=True),
-    Map(name="tc_namespaces", key=COOKIE, writer="kernel", show=each(_show_namespace)),
+    Map(name="tc_namespaces", key=COOKIE, writer="kernel", show=per_entry(_show_namespace)),
     Map(name="tc_probes", key=COOKIE, value=COOKIE, writer="kernel", opaque=True),
     Map(name="name_counters", writer="kernel", opaque=True),
     Map(name="name_scratch", writer="kernel", opaque=True),

@@ -1,4 +1,4 @@
-"""Who answers a question of a pod, and why: from the entry that the kernel has for the name. Pure, for people."""
+"""Explains which server answers a pod's question, from the kernel's entry for the name. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_SERVER = (codec.SRV_TYPE, codec.TXT, codec.PTR, codec.SOA, codec.NS)
 
 
 class Route(Struct, frozen=True):
-    """Who answers, the reason, the code and the records that a complete zone has."""
+    """The answerer and the reason, with the response code and records of a complete zone."""
 
     name: str
     type: str
@@ -30,33 +30,33 @@ class Route(Struct, frozen=True):
 
 
 def zone_of(rows: Iterable[Name], *, cluster_domain: str, complete: bool) -> Zone | None:
-    """The zone that rows of ``names`` make; None where they have no name of its own."""
-    found = list(rows)
-    own = [row.name.removeprefix(SCHEMA_LABEL) for row in found if row.type == "TXT" and not row.service]
+    """Build a zone from rows of ``names``, or return ``None`` if these lack the zone's own name."""
+    listed = list(rows)
+    own = [row.name.removeprefix(SCHEMA_LABEL) for row in listed if row.type == "TXT" and not row.service]
     if not own:
         return None
     zone = Zone(own[0], cluster_domain=cluster_domain)
     zone.complete = complete
-    for row in found:
+    for row in listed:
         zone.replace(None, row)
     return zone
 
 
 def route(zone: Zone, rows: Iterable[Name], name: str, type_: str, number: int, *, mode: str) -> Route:
-    """Who answers NAME TYPE (``number`` its code) for a pod in a mode of ``dns.mode``."""
+    """Route of a pod's question NAME TYPE (with the code ``number``) in a ``dns.mode``."""
     wire = codec.wire_name(name)
     if mode == "off":
         return Route(name, type_, "cluster DNS", "dns.mode is off")
     if not zone.ours(wire, number):
         if zone.is_expansion(wire):
-            why = "a name of ours with a search domain of the cluster behind it cannot exist"
-            return Route(name, type_, _first(mode), why, "NXDOMAIN")
+            reason = "a name of ours with a search domain of the cluster behind it cannot exist"
+            return Route(name, type_, _first(mode), reason, "NXDOMAIN")
         where = "passes untouched" if mode == "kernel" else "is forwarded by the node's server"
         return Route(name, type_, "cluster DNS", f"not below {zone.name}: {where}")
     answers = tuple(each for row in rows if (row.name, row.type) == (name, type_) for each in row.answers)
     rcode = "NOERROR" if zone.exists(wire) else "NXDOMAIN" if zone.complete else "SERVFAIL"
-    answerer, why = _answerer(zone, wire, number, mode)
-    return Route(name, type_, answerer, why, rcode, answers)
+    answerer, reason = _answerer(zone, wire, number, mode)
+    return Route(name, type_, answerer, reason, rcode, answers)
 
 
 def _answerer(zone: Zone, wire: bytes, number: int, mode: str) -> tuple[Answerer, str]:

@@ -1,4 +1,4 @@
-"""The entry that describes our zone to the kernel, and the name servers whose questions it reads."""
+"""The entry that describes our zone to the kernel, and the name servers to which it reads questions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Iterable
+from math import floor
 from typing import Final
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ SO_NETNS_COOKIE: Final = 71
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """What of the entry changes: how long it holds (CLOCK_MONOTONIC, ns), and what the kernel may conclude from it."""
+    """The variable part of the entry: its deadline (CLOCK_MONOTONIC, ns), and flags for the kernel."""
 
     deadline: int
     host: int
@@ -32,9 +33,9 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 def config(zone: Zone, state: State, *, cluster_domain: str, rate: float = 0.0) -> bytes:
-    """The entry. ``state.host`` 0: the node's own namespace is unknown, so socket hooks steer every caller.
+    """The entry. A ``state.host`` of 0 means an unknown node namespace: socket hooks then steer every caller.
 
-    ``rate``: questions a second of a pod to the node's server; 0: any number.
+    ``rate`` limits a pod's questions per second to the node's server; 0 disables the limit.
     """
     cluster = codec.wire_name(cluster_domain) if cluster_domain else b""
     expanded = b"\3svc" + zone.apex[:-1]
@@ -45,37 +46,37 @@ def config(zone: Zone, state: State, *, cluster_domain: str, rate: float = 0.0) 
     if len(authority) > MAX_AUTHORITY:
         raise DatapathError("dns.zone is too long for the kernel: set dns.mode = redirect")
     flags = (ON if state.on else 0) | (COMPLETE if state.complete else 0) | (AT_TC if state.on and state.host else 0)
-    return CONFIG.pack(
-        state.deadline,
-        state.host,
-        flags,
-        len(authority),
-        _labels(zone.apex),
-        len(zone.apex),
-        _labels(cluster),
-        len(cluster),
-        len(expanded),
-        0,
-        min(int(1e9 / rate), 2**32 - 1) if rate else 0,
-        zone.apex,
-        cluster,
-        expanded,
-        authority,
+    return CONFIG.encode(
+        deadline=state.deadline,
+        host=state.host,
+        flags=flags,
+        authority_size=len(authority),
+        zone_labels=_labels(zone.apex),
+        zone_size=len(zone.apex),
+        cluster_labels=_labels(cluster),
+        cluster_size=len(cluster),
+        expanded_size=len(expanded),
+        reserved=0,
+        interval=min(floor(1e9 / rate), 2**32 - 1) if rate else 0,
+        zone=zone.apex,
+        cluster=cluster,
+        expanded=expanded,
+        authority=authority,
     )
 
 
 def servers(section: DnsSection) -> dict[bytes, int]:
-    """Entries of ``dns_servers``, with what each server is; DatapathError names the field that is wrong."""
+    """Entries of ``dns_servers`` with each server's role. Raises DatapathError with the name of a wrong option."""
     asked = {"cluster_dns": section.cluster_dns, "resolvers": section.resolvers}
-    found = {key: ASKED for field, texts in asked.items() for key in _keys(field, texts)}
-    return found | dict.fromkeys(_keys("listen", section.listen), OWN)
+    roles = {key: ASKED for field, texts in asked.items() for key in _keys(field, texts)}
+    return roles | dict.fromkeys(_keys("listen", section.listen), OWN)
 
 
 def host_cookie() -> int:
-    """The cookie of this process's network namespace; 0 where the kernel does not give it."""
+    """Cookie of this process's network namespace, 0 if the kernel does not support it."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        (cookie,) = struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))
-        return int(cookie)
+        cookie: int = struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0]
+        return cookie
     return 0
 
 
@@ -89,8 +90,8 @@ def _keys(field: str, texts: Iterable[str]) -> Iterable[bytes]:
 
 
 def _labels(name: bytes) -> int:
-    count = at = 0
-    while at < len(name) and name[at]:
-        at += name[at] + 1
+    count = position = 0
+    while position < len(name) and name[position]:
+        position += name[position] + 1
         count += 1
     return count

@@ -1,7 +1,7 @@
-"""Rows of ``names`` into the kernel's map, through a zone like the server's: what it would answer is what is written.
+"""Writes rows of ``names`` to the kernel's map, through a zone like the server's, so that both answer the same.
 
-A row touches its own name and those above it, which exist because of it. Until the table is complete, nothing that an
-earlier agent wrote is removed, and an unknown name is left to the server.
+A row affects its own name and the names above it, which exist because of it. Until the table is complete, names that an
+earlier agent wrote are kept, and the server answers for unknown names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from isthmus import logs
 from isthmus.config import DnsSection
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import Maps
@@ -26,9 +27,12 @@ RENEW: Final = 1.0
 
 Key = tuple[str, str]
 
+log = logs.get("names")
+
 
 class NamesTarget:
-    """The maps of names. ``lifetime``: seconds that answers outlive us, 0: for ever; ``host``: the node's cookie."""
+    """The maps of names. Answers outlive this process for ``lifetime`` seconds, with 0 for ever; ``host`` is the cookie
+    of the node's network namespace."""
 
     def __init__(
         self,
@@ -48,12 +52,12 @@ class NamesTarget:
         self._clock = clock
         self._rows: dict[Key, Name] = {}
         self._failed: set[bytes] = set()
-        """Names whose entry is not what the zone has: written again with whatever comes next."""
+        """Names whose last write failed; the next write repeats them."""
         self.on = section.mode == "kernel"
         self.complete = self.on and self._was_complete()
-        wanted = settings.servers(section)
-        self._require(maps.put("dns_servers", [(key, ID.pack(role)) for key, role in wanted.items()]))
-        maps.drop("dns_servers", [key for key, _ in maps.items("dns_servers") if key not in wanted])
+        servers = settings.servers(section)
+        self._require(maps.put("dns_servers", [(key, ID.pack(role)) for key, role in servers.items()]))
+        maps.drop("dns_servers", [key for key, _ in maps.items("dns_servers") if key not in servers])
         self._write({self._zone.apex: ()})
         self.renew()
 
@@ -66,25 +70,25 @@ class NamesTarget:
         return self._apply((self._rows.get((row.name, row.type)), row) for row in rows)
 
     async def delete(self, rows: Sequence[Name]) -> Mapping[Key, str]:
-        """Remove these rows' names, where nothing else makes them exist."""
+        """Remove these rows' names, unless other rows need them."""
         return self._apply((self._rows.get((row.name, row.type)), None) for row in rows)
 
     async def prune(self, rows: Iterable[Name]) -> str:
-        """Make the map hold exactly these rows; from then on an unknown name does not exist."""
-        wanted = self._wanted(rows)
+        """Make the map hold exactly these rows. From then on the kernel answers NXDOMAIN for an unknown name."""
+        desired = self._desired(rows)
         have = dict(self._maps.items("names"))
-        gone = [key for key in have if key not in wanted]
-        changed = [(key, value) for key, value in wanted.items() if have.get(key) != value]
-        failures = {**self._maps.put("names", changed), **self._maps.drop("names", gone)}
+        obsolete = [key for key in have if key not in desired]
+        changed = [(key, value) for key, value in desired.items() if have.get(key) != value]
+        failures = {**self._maps.put("names", changed), **self._maps.drop("names", obsolete)}
         if failures:
             raise NotPruned(next(iter(failures.values())))
         self.complete = True
         self.renew()
-        return f"{len(gone)} names removed, {len(changed)} written anew"
+        return f"{len(obsolete)} names removed, {len(changed)} written anew"
 
     def renew(self) -> None:
-        """Let the answers hold for their lifetime from now."""
-        deadline = self._clock() + int(self._lifetime * 1e9) if self._lifetime else settings.FOREVER
+        """Extend the answers' deadline to their lifetime from now."""
+        deadline = self._clock() + round(self._lifetime * 1e9) if self._lifetime else settings.FOREVER
         state = settings.State(deadline=deadline, host=self._host, on=self.on, complete=self.complete)
         entry = settings.config(self._zone, state, cluster_domain=self._domain, rate=self._rate)
         self._require(self._maps.put("names_config", [(ID.pack(0), entry)]))
@@ -114,7 +118,7 @@ class NamesTarget:
         return self._write(touched)
 
     def _write(self, touched: Mapping[bytes, Sequence[Key]]) -> dict[Key, str]:
-        """Write before removing: a name that stays is never missing."""
+        """Write entries, then remove others, so that a name that stays is never missing."""
         puts, drops = [], []
         for name in touched:
             key, value = entries.key(name), entries.value(self._zone, name)
@@ -122,23 +126,24 @@ class NamesTarget:
                 puts.append((name, (key, value)))
             elif key is not None:
                 drops.append((name, key))
-        failures = {puts[n][0]: why for n, why in self._maps.put("names", [entry for _, entry in puts]).items()}
-        failures |= {drops[n][0]: why for n, why in self._maps.drop("names", [key for _, key in drops]).items()}
+        failures = {puts[n][0]: error for n, error in self._maps.put("names", [entry for _, entry in puts]).items()}
+        failures |= {drops[n][0]: error for n, error in self._maps.drop("names", [key for _, key in drops]).items()}
         self._failed = set(failures)
-        return {row: why for name, why in failures.items() for row in touched[name]}
+        log.debug("names written", names=len(puts), removed=len(drops), failed=len(failures))
+        return {row: error for name, error in failures.items() for row in touched[name]}
 
-    def _wanted(self, rows: Iterable[Name]) -> dict[bytes, bytes]:
+    def _desired(self, rows: Iterable[Name]) -> dict[bytes, bytes]:
         names = {self._zone.apex}
         for row in rows:
             names.update(self._zone.affected(row))
-        found = ((entries.key(name), entries.value(self._zone, name)) for name in names)
-        return {key: value for key, value in found if key is not None and value is not None}
+        pairs = ((entries.key(name), entries.value(self._zone, name)) for name in names)
+        return {key: value for key, value in pairs if key is not None and value is not None}
 
     def _was_complete(self) -> bool:
-        """Whether an earlier agent's names of this very zone were complete; they hold until our first complete list."""
+        """True if an earlier agent's names of this zone were complete; they are used until our first complete list."""
         for _, value in self._maps.items("names_config"):
-            found = CONFIG.named(value)
-            return bool(found["flags"] & COMPLETE) and found["zone"].startswith(self._zone.apex)
+            entry = CONFIG.named(value)
+            return bool(entry["flags"] & COMPLETE) and entry["zone"].startswith(self._zone.apex)
         return False
 
     @staticmethod

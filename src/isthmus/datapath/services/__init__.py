@@ -1,17 +1,18 @@
-"""Plans → maps: what the calls of a frontend are spread over, as the kernel's side of it reads it.
+"""Plans → maps: the groups of backends over which the kernel spreads the calls of a frontend.
 
 What belongs here: everything that writes or reads the maps of plans. What never does: choosing backends.
 
-    codecs.py     rows ↔ bytes of each map
-    manifest.py   which maps and programs there are
-    installed.py  what is in the maps, as objects
-    restore.py    that, from the maps an earlier process left
-    plans.py      a plan row → the changes that bring the maps there (pure)
-    new_plans.py  the same for new plans, by batch
-    rings.py      which backend each caller has, for consistent hashing
-    callers.py    which pod a caller is, for that and for redirects that do not mean all
-    target.py     the reconciler's target: carries changes out
-    grace_queue.py what the grace period keeps
-    audit.py      what is really in the maps against what should be
-    views.py      what is in them, for people
+    codecs.py      rows ↔ bytes of each map
+    manifest.py    maps and programs
+    installed.py   the content of the maps, as objects
+    restore.py     builds these objects from the maps that an earlier process left
+    plans.py       a plan row → the map entries that implement it (pure)
+    new_plans.py   entries of many new plans, by batch
+    rings.py       tables for consistent hashing
+    callers.py     the pods of callers, for consistent hashing and for redirects with exceptions
+    batch.py       a round: the entries of its plans by map, and what the maps hold after the writes (pure)
+    target.py      the reconciler's target, which writes the entries
+    grace_queue.py retired entries until the end of their grace period
+    audit.py       compares the maps with the objects
+    views.py       the content of the maps, for people
 """

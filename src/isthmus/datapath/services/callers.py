@@ -1,8 +1,8 @@
-"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for plans that distinguish callers.
+"""Cookies of network namespaces → pods' addresses and Kubernetes namespaces, for plans that distinguish callers.
 
-The kernel identifies a caller by its namespace's cookie, which means nothing on another node; its address does. For
-each process below the pods' cgroup /proc has its namespace and that namespace's addresses; addresses of pods are
-written. Namespaces that are known already are not entered again.
+The kernel identifies a caller by its network namespace's cookie, which has no meaning on other nodes; the pod's address
+has. /proc shows the network namespace and its addresses of each process below the pods' cgroup; those of pods are
+written to the map. A network namespace is entered only once, to read its cookie.
 """
 
 from __future__ import annotations
@@ -12,73 +12,123 @@ import platform
 import re
 import socket
 import struct
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import Maps
-from isthmus.datapath.core.namespaces import Process, inside, processes_below
+from isthmus.datapath.core.namespaces import Process, inside, processes_below, processes_by_group
 from isthmus.datapath.core.shapes import COOKIE, address_text
+from isthmus.datapath.services import codecs
 from isthmus.datapath.services.target import PlanTarget
 from isthmus.model.balancing import Plan, PlanKey
+from isthmus.model.services import ENDED, Pod
 
 SO_NETNS_COOKIE: Final = 71
+UID_OF_GROUP: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})\b")
+"""A pod's UID in the path of its cgroup, in which systemd replaces ``-`` by ``_``."""
 _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 
+class Identity(NamedTuple):
+    """Owner of an address: a pod's namespace and UID."""
+
+    namespace: str
+    uid: str
+
+
+Identities = Mapping[str, Identity | None]
+"""Owners by address; ``None`` if the owner of a pod's address is ambiguous."""
+
+
+def identities(pods: Iterable[Pod], node_addresses: Collection[str]) -> dict[str, Identity | None]:
+    """Owners of the pods' addresses; ``None`` for an address that several pods, or the node, have.
+
+    An ended pod keeps its address in its status although another may use it by now. Pods on the node's network share
+    its addresses and network namespace.
+    """
+    owners: dict[str, Identity | None] = {}
+    for pod in pods:
+        for address in pod.addresses if pod.phase not in ENDED else ():
+            whose = Identity(pod.name.partition("/")[0], pod.uid)
+            owners[address] = None if address in owners or address in node_addresses else whose
+    return owners
+
+
 class Callers:
-    """Keeps the map ``callers`` equal to the pods below a cgroup."""
+    """Maintains the map ``callers`` for the pods below a cgroup."""
 
     def __init__(self, maps: Maps, cgroup: Path) -> None:
         self._maps = maps
         self._cgroup = cgroup
         self._cookies: dict[Process, int] = {}
-        """Cookies by one process of each namespace that was read."""
+        """Cookies by a process of each network namespace that was entered."""
+        self._identities: Identities = {}
         self.condition = ""
-        """Why pods cannot be distinguished, as a sentence; empty when they can."""
+        """Reason why pods cannot be distinguished, as a sentence; empty if they can."""
 
     def __repr__(self) -> str:
         return f"<Callers below {self._cgroup}: {self.condition or f'{len(self._cookies)} network namespaces'}>"
 
-    def renew(self, pods: Collection[str]) -> int:
-        """Make the map hold the pods of these addresses that have a process here; how many namespaces are theirs."""
-        wanted, present = self._find(set(pods)) if pods else {}, dict(self._maps.items("callers"))
-        self._maps.put("callers", [(key, value) for key, value in wanted.items() if present.get(key) != value])
-        self._maps.drop("callers", [key for key in present if key not in wanted])
-        return len(wanted)
+    def renew(self, pods: Identities) -> int:
+        """Make the map hold exactly the local pods with these addresses. Returns the number of their namespaces."""
+        self._identities = pods
+        desired, current = self._find(pods.keys()) if pods else {}, dict(self._maps.items("callers"))
+        self._maps.put("callers", [(key, value) for key, value in desired.items() if current.get(key) != value])
+        self._maps.drop("callers", [key for key in current if key not in desired])
+        return len(desired)
 
     def learn(self, pods: Collection[str]) -> None:
-        """Have those of these pods that have a process here in the map now; the others there stay."""
+        """Add the local ones of these pods to the map; other entries stay."""
         self._maps.put("callers", list(self._find(set(pods)).items()))
 
-    def known(self, pods: Collection[str]) -> dict[int, str]:
-        """Addresses by cookie of those of these pods that have a process here; the map stays as it is."""
-        found = self._find(set(pods))
-        return {COOKIE.unpack(key)[0]: address_text(value) for key, value in found.items()}
+    def addresses_by_cookie(self, pods: Collection[str]) -> dict[int, str]:
+        """Addresses of the local ones of these pods by cookie, without a change to the map."""
+        entries = self._find(set(pods))
+        return {COOKIE.unpack(key)[0]: address_text(codecs.CALLER.unpack(value)[0]) for key, value in entries.items()}
 
     def _find(self, pods: Set[str]) -> dict[bytes, bytes]:
         if self.condition:
             return {}
-        processes = {process.namespace: process for process in processes_below(self._cgroup)}
+        processes, groups = dict[int, Process](), dict[int, Path]()
+        for group, process in processes_by_group(self._cgroup):
+            processes[process.namespace], groups[process.namespace] = process, group
         processes |= {process.namespace: process for process in self._cookies if process.still_runs()}
         self._cookies = {process: n for process, n in self._cookies.items() if process in processes.values()}
-        found: dict[bytes, bytes] = {}
+        entries: dict[bytes, bytes] = {}
         try:
-            for process in processes.values():
-                if address := min(pods & _addresses(process.pid), default=""):
+            for namespace, process in processes.items():
+                if own := pods & addresses_of(process.pid):
                     if process not in self._cookies:
                         self._cookies[process] = cookie(process.pid)
                     if self._cookies[process]:
-                        found[COOKIE.pack(self._cookies[process])] = shapes.address(address)
-        except NoCookies as why:
-            self.condition = str(why)
+                        whose = self._namespace(own, groups.get(namespace))
+                        entry = codecs.CALLER.pack(
+                            shapes.address(min(own)), codecs.namespace_hash(whose) if whose else 0
+                        )
+                        entries[COOKIE.pack(self._cookies[process])] = entry
+        except NoCookies as error:
+            self.condition = str(error)
             return {}
-        return found
+        return entries
+
+    def _namespace(self, addresses: Set[str], group: Path | None) -> str:
+        """The Kubernetes namespace of a pod by its addresses; empty if it is ambiguous.
+
+        A new pod may have the address of one whose row is not deleted yet. The kubelet writes a pod's UID into the name
+        of its cgroup (k8s.io/kubernetes/pkg/kubelet/cm); if the name has one, it must be that of the row.
+        """
+        candidates = {self._identities.get(address) for address in addresses}
+        [whose, *more] = candidates
+        if more or whose is None:
+            return ""
+        uids = [each.replace("_", "-") for each in UID_OF_GROUP.findall(str(group))]
+        return whose.namespace if not uids or whose.uid in uids else ""
 
 
 class CallersFirst:
-    """A target of plans that knows a redirect's own pods before it is written: else these would call themselves."""
+    """A target of plans that adds a redirect's own pods to ``callers`` first: they would otherwise call themselves."""
 
     def __init__(self, target: PlanTarget, callers: Callers) -> None:
         self._target = target
@@ -90,35 +140,35 @@ class CallersFirst:
         return f"<CallersFirst: {self._target!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
-        """Make the maps hold these plans; what failed, by key.
+        """Write these plans. Returns failures by key.
 
-        A redirect that leaves pods out is not programmed where these cannot be told apart: they would call themselves.
+        A redirect with excluded pods fails if pods cannot be distinguished: these would call themselves.
         """
         if pods := {address for row in rows for address in row.skip}:
             self._callers.learn(pods)
-        if not (why := self._callers.condition):
+        if not (reason := self._callers.condition):
             return await self._target.update(rows)
-        failures = {row.key: why for row in rows if row.skip}
+        failures = {row.key: reason for row in rows if row.skip}
         return {**await self._target.update([row for row in rows if not row.skip]), **failures}
 
 
 def addresses_below(cgroup: Path) -> set[str]:
-    """Addresses of the network namespaces that have a process below a cgroup, as this host shows them."""
-    return {address for process in processes_below(cgroup) for address in _addresses(process.pid)}
+    """Addresses of the network namespaces of all processes below a cgroup."""
+    return {address for process in processes_below(cgroup) for address in addresses_of(process.pid)}
 
 
 def pid_of(cgroup: Path, addresses: set[str]) -> int:
-    """A process below a cgroup whose network namespace has one of these addresses; 0 where there is none."""
-    found = (process.pid for process in processes_below(cgroup) if addresses & _addresses(process.pid))
-    return next(found, 0)
+    """Pid of a process below a cgroup whose network namespace has one of these addresses, or 0."""
+    pids = (process.pid for process in processes_below(cgroup) if addresses & addresses_of(process.pid))
+    return next(pids, 0)
 
 
 class NoCookies(Exception):  # noqa: N818
-    """This kernel gives user space no cookies of namespaces; the message names the version that does."""
+    """This kernel does not support cookies of network namespaces; the message names the version that does."""
 
 
 def cookie(pid: int) -> int:
-    """The cookie of a process's network namespace; 0 where the process is gone or may not be looked at."""
+    """Cookie of a process's network namespace, or 0 if that cannot be entered."""
     try:
         return inside(pid, _cookie)
     except OSError:
@@ -128,7 +178,7 @@ def cookie(pid: int) -> int:
 def _cookie() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0])
+            raw = sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
         except OSError as error:
             if error.errno != errno.ENOPROTOOPT:
                 raise
@@ -136,13 +186,15 @@ def _cookie() -> int:
                 f"this kernel ({platform.release()}) has no SO_NETNS_COOKIE: consistent hashing is by node and "
                 "redirects cannot leave pods out; both need Linux 5.14"
             ) from None
+    value: int = struct.unpack("=Q", raw)[0]
+    return value
 
 
-def _addresses(pid: int) -> set[str]:
-    """The addresses of a process's network namespace, canonical."""
+def addresses_of(pid: int) -> set[str]:
+    """Addresses of a process's network namespace, in canonical form; empty if the process has ended."""
     try:
-        found = set(_LOCAL.findall(Path(f"/proc/{pid}/net/fib_trie").read_text()))
+        addresses = set(_LOCAL.findall(Path(f"/proc/{pid}/net/fib_trie").read_text()))
         lines = Path(f"/proc/{pid}/net/if_inet6").read_text().splitlines()
     except OSError:
         return set()
-    return found | {address_text(bytes.fromhex(line.split()[0])) for line in lines}
+    return addresses | {address_text(bytes.fromhex(line.split()[0])) for line in lines}

@@ -1,18 +1,16 @@
-"""The content of the maps as objects: changes are computed against it, not against the kernel.
+"""The content of the maps as objects: changes are computed against these, not against the kernel.
 
-A slot references its backend: each slot entry that may exist in the kernel counts one reference, so a backend's entry
-is deleted only when no connect can reach it any more. References are taken when the writes of a change are over. A plan
-that a failed write left uncertain has a ``doubt``, and the next change then writes a new plan instead of changing it in
-place.
+Each slot entry that may exist in the kernel holds a reference to its backend, so a backend's entry is deleted only when
+no connect can reach it any more. References are taken after the writes of a change. A plan whose content is uncertain
+after a failed write has a ``doubt``; the next change replaces it by a new plan instead of changing it in place.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,7 +24,7 @@ Slots = tuple[Group, ...]
 
 MOST_GENERATION: Final = 0xFFFF_FFFF
 RETIRED: Final = 20_000
-"""Names of services that went, between two looks of who wants them."""
+"""Bound of the released service numbers whose names are kept until the flow reader has taken them."""
 
 
 class Cluster(Struct, eq=False, gc=False):
@@ -53,18 +51,18 @@ class Backend(Struct, eq=False, gc=False):
         return codecs.backend(self.target, generation=self.generation, cluster=self.cluster.id)
 
 
-class Doubt(Struct, frozen=True, gc=False):
-    """What may be in the kernel of a plan beyond its slots, since a write failed or another process died."""
+class Uncertainty(Struct, frozen=True, gc=False):
+    """Entries of a plan that may exist beyond its slots, since a write failed or another process died."""
 
     extents: tuple[int, ...] = ()
-    """How many slots of each group may exist, where more than it has."""
-    extra: tuple[int, ...] = ()
-    """Backends referenced beyond ``slots``, by what those slots may hold."""
+    """Number of slots of each group that may exist, if more than it has."""
+    references: tuple[int, ...] = ()
+    """Backends to which those slots may refer."""
 
 
 class Installed(Struct, eq=False, gc=False):
-    """An entry of ``plans`` with its slots and members. Another takes its place with each change; but a large group is
-    changed in place, and passes to the next."""
+    """An entry of ``plans`` with its slots and members. Every change replaces it by a new object; but a large group is
+    mutated and handed on to that object."""
 
     id: int
     service: int
@@ -73,49 +71,56 @@ class Installed(Struct, eq=False, gc=False):
     shares: tuple[tuple[int, int], ...]
     """(tier, weight) of each group."""
     slots: Slots
-    """Backend ids of each group, as far as its count goes."""
+    """Backend ids of each group, up to its count."""
     skip: frozenset[bytes] = frozenset()
-    """Addresses of the pods that the redirect does not apply to; fixed for the life of the plan."""
-    doubt: Doubt | None = None
-    """None: the kernel has exactly this, and stale slots that the sweep deletes."""
+    """Addresses of the pods to which the redirect does not apply; fixed for the life of the plan."""
+    doubt: Uncertainty | None = None
+    """``None`` if the kernel has exactly these entries, apart from slots that the sweep will delete."""
     ejection: tuple[int, int, int] = (0, 0, 0)
-    """Failures in a row, the first and the longest time in ms."""
+    """Failures in a row, and the first and longest time of an ejection in ms."""
     restored: frozenset[int] = frozenset()
-    """Backends that an earlier process put here and no complete row has confirmed."""
+    """Backends that an earlier process wrote and that no complete row has confirmed yet."""
+    consumers: tuple[tuple[int, int], ...] = ()
+    """(namespace hash, backend for its callers), sorted; fixed for the life of the plan."""
 
-    def suspect(self, *, extents: Iterable[int] = (), extra: Iterable[int] = ()) -> None:
-        """Have it replaced by the next change; ``extents`` and ``extra`` add to its doubt."""
-        known = self.doubt or Doubt()
-        both = zip_longest(known.extents, extents, fillvalue=0)
-        self.doubt = Doubt(tuple([max(pair) for pair in both]), (*known.extra, *extra))
+    def suspect(self, *, extents: Iterable[int] = (), references: Iterable[int] = ()) -> None:
+        """Mark the plan to be replaced by the next change; ``extents`` and ``references`` are added to its doubt."""
+        doubt = self.doubt or Uncertainty()
+        pairs = zip_longest(doubt.extents, extents, fillvalue=0)
+        self.doubt = Uncertainty(tuple([max(pair) for pair in pairs]), (*doubt.references, *references))
 
     def extents(self) -> list[int]:
-        """How many slots of each group may exist."""
+        """Number of slots of each group that may exist."""
         sizes = list(map(len, self.slots))
         if self.doubt is None or not self.doubt.extents:
             return sizes
         return [max(pair) for pair in zip_longest(sizes, self.doubt.extents, fillvalue=0)]
 
-    def held(self) -> list[int]:
-        """Every referenced backend, once for each slot that may refer to it."""
+    def references(self) -> list[int]:
+        """The backend of each slot and of each consumer."""
         numbers = [number for group in self.slots for number in group]
-        return numbers if self.doubt is None else [*numbers, *self.doubt.extra]
+        return [*numbers, *(number for _, number in self.consumers)] if self.consumers else numbers
+
+    def possible_references(self) -> list[int]:
+        """The backend of each entry that may refer to one, including uncertain entries."""
+        numbers = self.references()
+        return numbers if self.doubt is None else [*numbers, *self.doubt.references]
 
     def reach(self) -> Iterator[tuple[int, int, int]]:
         """The (plan, group, n) of every slot that may exist."""
-        return ((self.id, g, n) for g, extent in enumerate(self.extents()) for n in range(extent))
+        return ((self.id, g, n) for g, size in enumerate(self.extents()) for n in range(size))
 
     def has(self, number: int) -> bool:
-        """Whether a slot has a backend."""
+        """True if a slot refers to the backend."""
         return any(number in group for group in self.slots)
 
     @property
     def has_members(self) -> bool:
-        """Whether its backends are entries of ``members`` too."""
-        return bool(self.flags & (codecs.PLAN_AFFINITY | codecs.PLAN_CONSISTENT))
+        """True if its backends have entries in ``members`` too."""
+        return bool(self.flags & (codecs.PLAN_AFFINITY | codecs.PLAN_CONSISTENT | codecs.PLAN_DATAGRAMS))
 
     def members(self) -> set[int]:
-        """The backends that a client with affinity, or a cell of the ring, may name."""
+        """Backends to which an affinity entry, a cell of the ring or a UDP socket may refer."""
         return {number for group in self.slots for number in group} if self.has_members else set()
 
     def chunks(self) -> range:
@@ -123,62 +128,38 @@ class Installed(Struct, eq=False, gc=False):
         return range(-(-codecs.RING_CELLS // codecs.RING_CHUNK) if self.flags & codecs.PLAN_CONSISTENT else 0)
 
     def value(self, generation: int, sizes: tuple[int, ...] | None = None) -> bytes:
-        """The bytes of the entry; ``sizes``: of its groups, where they are to be others than now."""
+        """The bytes of the entry; ``sizes`` are its groups' counts after a change, by default the current ones."""
         counts = tuple(map(len, self.slots)) if sizes is None else sizes
-        packed = groups(self.shares, counts)
+        packed = codecs.groups(self.shares, counts)
         return codecs.PLAN.pack(
             generation, self.id, self.service, self.flags, self.timeout, *self.ejection, len(counts), packed
         )
 
 
-@lru_cache(1024)
-def groups(of: tuple[tuple[int, int], ...], counts: tuple[int, ...]) -> bytes:
-    """The groups of an entry, from their (tier, weight) and how many backends they have: mostly the same few."""
-    bounds = shares([(tier, weight, n) for (tier, weight), n in zip(of, counts, strict=True)])
-    pack = codecs.GROUP.pack
-    return b"".join([pack(bound, weight, n, tier) for bound, (tier, weight), n in zip(bounds, of, counts, strict=True)])
-
-
-def shares(groups: list[tuple[int, int, int]]) -> list[int]:
-    """Each group's ``cumulative_weight``, from (tier, weight, count): the lowest tier with a backend has all calls."""
-    if len(groups) == 1:
-        return [codecs.CUMULATIVE_WEIGHT if groups[0][1] and groups[0][2] else 0]
-    usable = [tier for tier, weight, count in groups if weight and count]
-    if not usable:
-        return [0] * len(groups)
-    total = sum(weight for tier, weight, count in groups if count and tier == min(usable))
-    bounds, so_far = [], 0
-    for tier, weight, count in groups:
-        mine = bool(weight and count and tier == min(usable))
-        so_far += weight if mine else 0
-        bounds.append(codecs.CUMULATIVE_WEIGHT * so_far // total if mine else 0)
-    return bounds
-
-
 class Unit(Struct, eq=False, gc=False):
-    """All that one plan row has in the maps."""
+    """Everything in the maps that belongs to one plan row."""
 
     key: PlanKey
     service: int
-    """The number of its entry of ``services``."""
+    """Number of its entry in ``services``."""
     written: bool = False
-    """Whether that entry is written."""
+    """True once that entry is written."""
     current: Installed | None = None
-    older: tuple[Installed, ...] = ()
-    """Plans that a frontend may still point to."""
+    previous: tuple[Installed, ...] = ()
+    """Older plans to which a frontend may still point."""
     frontends: tuple[bytes, ...] = ()
 
     def plan_ids(self) -> set[int]:
-        """Plans that are this unit's."""
+        """Ids of its plans."""
         return {plan.id for plan in self.plans()}
 
     def plans(self) -> tuple[Installed, ...]:
         """Its plans; the current one last."""
-        return (*self.older, self.current) if self.current is not None else self.older
+        return (*self.previous, self.current) if self.current is not None else self.previous
 
 
 class State:
-    """The mirror, and the allocators."""
+    """The content of the maps, and the allocators of ids."""
 
     def __init__(self) -> None:
         self.units: dict[PlanKey, Unit] = {}
@@ -188,19 +169,19 @@ class State:
         self.backends: dict[int, Backend] = {}
         self.by_target: dict[Target, Backend] = {}
         self.clusters: dict[ClusterName, Cluster] = {}
-        self.strays: list[tuple[int, str]] = []
-        """Numbers and names of services that were restored twice or are no plan's, for pruning."""
+        self.orphan_services: list[tuple[int, str]] = []
+        """(number, name) of restored services that are duplicates or have an invalid name, for pruning."""
         self.pending_free: dict[str, list[int]] = {"backends": [], "services": [], "clusters": []}
-        """By map: entries that go as soon as the kernel lets them, and numbers that are free then."""
+        """Ids of unreferenced entries by map; they are released once the kernel has deleted the entries."""
         self.retired_services: deque[tuple[int, PlanKey | str]] = deque(maxlen=RETIRED)
-        """Numbers that were given back, and the names they had: records of calls may still come with them."""
+        """Released numbers with their names, to which late flow records may refer."""
         self.service_ids = Ids()
         self.plan_ids = Ids()
         self.backend_ids = Ids()
         self.cluster_ids = Ids(most=codecs.MAX_CLUSTERS - 1)
         self.generation = 0
         self.ejection = Ejection()
-        """Of plans that have none of their own."""
+        """Default for plans without settings of their own."""
 
     def __repr__(self) -> str:
         return (
@@ -209,12 +190,12 @@ class State:
         )
 
     def next_generation(self) -> int:
-        """A number no value in the maps carries."""
+        """A generation that no value in the maps has."""
         self.generation = self.generation % MOST_GENERATION + 1
         return self.generation
 
     def next_generations(self, count: int) -> Iterable[int]:
-        """The next of them, for so many values."""
+        """The next ``count`` generations."""
         first = self.generation + 1
         if first + count > MOST_GENERATION:
             return [self.next_generation() for _ in range(count)]
@@ -222,12 +203,12 @@ class State:
         return range(first, first + count)
 
     def backend(self, target: Target) -> Backend:
-        """A new backend for a target, without references and not written yet."""
+        """Add a backend for a target, without references and not written yet."""
         self.add_backends((target,))
         return self.by_target[target]
 
     def add_backends(self, targets: Collection[Target]) -> None:  # hot:
-        """The same for some targets, each once, that have none."""
+        """Add backends for distinct targets that have none, without references and not written yet."""
         backends, by_target, clusters = self.backends, self.by_target, self.clusters
         numbers, generations = self.backend_ids.take_many(len(targets)), self.next_generations(len(targets))
         for number, target, generation in zip(numbers, targets, generations, strict=True):
@@ -236,21 +217,29 @@ class State:
             backends[number] = by_target[target] = Backend(number, target, generation, cluster)
 
     def _cluster(self, name: ClusterName) -> Cluster:
-        """A new cluster, without references and not written yet."""
+        """Add a cluster, without references and not written yet."""
         cluster = self.clusters[name] = Cluster(self.cluster_ids.take(), name)
         return cluster
 
     def hold(self, numbers: Iterable[int]) -> None:  # hot:
-        """Take references, one for each slot."""
+        """Take a reference for each slot, given by its backend."""
         backends = self.backends
         for number in numbers:
             backends[number].refs += 1
 
-    def release(self, held: Iterable[int]) -> None:  # hot:
+    def hold_written(self, numbers: Iterable[int]) -> None:  # hot:
+        """Take a reference for each written slot; its backend's entry and its cluster's are written too."""
+        backends = self.backends
+        for number in numbers:
+            backend = backends[number]
+            backend.refs += 1
+            backend.written = backend.cluster.written = True
+
+    def release(self, references: Iterable[int]) -> None:  # hot:
         """Release references; a backend without any is deleted by the next sweep."""
         backends = self.backends
         unheld: list[Backend] = []
-        for number in held:
+        for number in references:
             backend = backends[number]
             backend.refs -= 1
             if backend.refs == 0:
@@ -258,19 +247,21 @@ class State:
         if unheld:
             self._forget(unheld)
 
-    def release_unheld(self) -> None:
-        """Doom restored entries that no plan references."""
+    def forget_orphans(self) -> None:
+        """Forget restored entries that no plan references, and invalid services; the next sweep deletes them."""
         self._forget([backend for backend in self.backends.values() if backend.refs <= 0])
         for cluster in [cluster for cluster in self.clusters.values() if cluster.refs <= 0]:
             self._forget_cluster(cluster)
+        self.forget_services(self.orphan_services)
+        self.orphan_services = []
 
     def _forget(self, unheld: Sequence[Backend]) -> None:  # hot:
         backends, by_target, numbers = self.backends, self.by_target, self.pending_free["backends"]
         for backend in unheld:
             del backends[backend.id]
-            known = by_target.pop(backend.target, None)
-            if known is not backend and known is not None:
-                by_target[known.target] = known  # another has the target by now
+            other = by_target.pop(backend.target, None)
+            if other is not backend and other is not None:
+                by_target[other.target] = other  # a newer backend has the target
             numbers.append(backend.id)
             cluster = backend.cluster
             cluster.refs -= 1
@@ -282,27 +273,23 @@ class State:
             self.pending_free["clusters"].append(cluster.id)
 
     def forget_plans(self, plans: Iterable[Installed]) -> None:
-        """These plans, and their numbers, are not needed any more."""
+        """Forget plans and release their ids."""
         numbers = [plan.id for plan in plans]
         for number in numbers:
             self.plans.pop(number, None)
         self.plan_ids.release(numbers)
 
-    def forget_services(self, gone: Sequence[tuple[int, PlanKey | str]]) -> None:
-        """Numbers of services, with their names, are not needed any more."""
-        self.retired_services += gone
-        self.pending_free["services"] += [number for number, _ in gone]
+    def forget_services(self, services: Sequence[tuple[int, PlanKey | str]]) -> None:
+        """Forget services, given as (number, name); the next sweep deletes their entries."""
+        self.retired_services += services
+        self.pending_free["services"] += [number for number, _ in services]
 
     def unit(self, key: PlanKey) -> Unit:
-        """The unit of a plan row, made where there is none."""
+        """The unit of a plan row, created if needed."""
         unit = self.units.get(key)
         if unit is None:
             unit = self.units[key] = Unit(key, self.service_ids.take())
         return unit
-
-    def dicts(self) -> tuple[dict[Any, Any], ...]:
-        """The dicts that grow with the number of plans and backends."""
-        return self.units, self.frontends, self.plans, self.backends, self.by_target
 
     def sizes(self) -> Mapping[str, int]:
         """Counts of plans, backends and so on; all zero once everything is deleted and swept."""

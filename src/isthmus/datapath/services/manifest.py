@@ -1,23 +1,23 @@
-"""The maps and programs of plans and their calls. ORDER, in which the target writes, is that of the rows."""
+"""The maps and programs of plans and their calls. The target writes maps in the order of the rows (ORDER)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from isthmus.datapath.core.manifest import Map, Program, each, ids, times
+from isthmus.datapath.core.manifest import Map, Program, ids, per_entry, times
 from isthmus.datapath.core.shapes import COOKIE
 from isthmus.datapath.services import codecs, views
 
 MAPS: Final = (
-    Map(name="clusters", value=codecs.CLUSTER, writer="plans", show=each(views.named)),
-    Map(name="services", value=codecs.SERVICE, entries=times(1), writer="plans", show=each(views.named)),
+    Map(name="clusters", value=codecs.CLUSTER, writer="plans", show=per_entry(views.named)),
+    Map(name="services", value=codecs.SERVICE, entries=times(1), writer="plans", show=per_entry(views.named)),
     Map(
         name="backends",
         value=codecs.BACKEND,
         entries=ids,
         writer="plans",
         numbered=True,
-        show=each(views.backend),
+        show=per_entry(views.backend),
     ),
     Map(
         name="slots",
@@ -25,7 +25,7 @@ MAPS: Final = (
         value=codecs.SLOT,
         entries=times(4),
         writer="plans",
-        show=each(views.slot),
+        show=per_entry(views.slot),
     ),
     Map(
         name="members",
@@ -33,9 +33,17 @@ MAPS: Final = (
         value=codecs.MEMBER,
         entries=times(4),
         writer="plans",
-        show=each(views.member),
+        show=per_entry(views.member),
     ),
-    Map(name="skips", key=codecs.SKIP_KEY, entries=times(1), writer="plans", show=each(views.skip)),
+    Map(name="skips", key=codecs.SKIP_KEY, entries=times(1), writer="plans", show=per_entry(views.skip)),
+    Map(
+        name="consumers",
+        key=codecs.CONSUMER_KEY,
+        value=codecs.SLOT,
+        entries=times(1),
+        writer="plans",
+        show=per_entry(views.consumer),
+    ),
     Map(
         name="rings",
         key=codecs.RING_KEY,
@@ -50,7 +58,7 @@ MAPS: Final = (
         parts=(codecs.GROUP,),
         entries=times(1),
         writer="plans",
-        show=each(views.plan),
+        show=per_entry(views.plan),
     ),
     Map(
         name="frontends",
@@ -58,16 +66,18 @@ MAPS: Final = (
         value=codecs.FRONTEND,
         entries=times(1),
         writer="plans",
-        show=each(views.frontend),
+        show=per_entry(views.frontend),
     ),
-    Map(name="callers", key=COOKIE, value=codecs.CALLER, entries=times(1), writer="agent", show=each(views.caller)),
+    Map(
+        name="callers", key=COOKIE, value=codecs.CALLER, entries=times(1), writer="agent", show=per_entry(views.caller)
+    ),
     Map(
         name="affinity",
         key=codecs.AFFINITY_KEY,
         value=codecs.AFFINITY,
         entries=times(1),
         writer="kernel",
-        show=each(views.affinity),
+        show=per_entry(views.affinity),
     ),
     Map(
         name="counters",
@@ -75,18 +85,22 @@ MAPS: Final = (
         value=codecs.COUNTER,
         entries=times(4),
         writer="kernel",
-        show=each(views.counter),
+        show=per_entry(views.counter),
     ),
+    Map(name="fixed_ports", key=codecs.PORT_KEY, value=COOKIE, writer="kernel"),
     Map(name="call_places", value=codecs.CALL_PLACE, writer="kernel", carried=True),
     Map(name="tcp_calls", writer="kernel", carried=True, opaque=True),
-    Map(name="udp_calls", writer="kernel", carried=True, opaque=True),
+    Map(name="udp_sent", writer="kernel", carried=True, opaque=True),
+    Map(name="udp_connects", key=COOKIE, value=codecs.ORIG_DST, writer="kernel", carried=True),
+    Map(name="udp_unknown", writer="kernel", carried=True),
 )
 
 ORDER: Final = tuple(row.name for row in MAPS if row.writer == "plans")
-"""A reader finds what an entry refers to: that is written before it, and deleted after it."""
+"""Order of writes: an entry is written after the entries it refers to and deleted before them, so that readers find
+these."""
 
 HOOKS: Final = ("recvmsg", "getpeername", "connect", "sendmsg")
-"""Each in both families. Links get programs one after the other: what reads a socket's call before what writes it."""
+"""Hooks, each for both families. Readers of a socket's call are replaced before the writers: links change in order."""
 
 PROGRAMS: Final = (
     Program("sock_release", "cgroup"),

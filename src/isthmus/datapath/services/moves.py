@@ -1,8 +1,8 @@
-"""Which slots of a group to write so that it holds other backends than before: as few as there can be.
+"""Computes the fewest slots to write so that a group holds other backends.
 
-Nothing here changes a group: a change becomes an :class:`Edit`, which is applied when its writes have succeeded. A
-small group is a tuple of backend ids. A large one is :class:`Many`, which finds the slot of a backend and keeps its
-targets, so that a change of a few costs the same whatever its size.
+A change is an :class:`Edit`, which is applied to the group when its writes have succeeded. A small group is a tuple of
+backend ids. A large one is a :class:`Many`, which finds the slot of a backend and keeps its targets, so that a small
+change costs the same whatever the size of the group.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Group = Sequence[int]
 
 
 class Edit(NamedTuple):
-    """What becomes of a group: slots to write (n, backend), how many slots it has then, its targets where many."""
+    """Change of a group: slots to write as (n, backend), the size afterwards, and the targets of a large group."""
 
     writes: Sequence[tuple[int, int]]
     size: int
     targets: Chunked[Target] | None = None
 
     def changes(self, group: Group) -> bool:
-        """Whether the group is another afterwards."""
+        """True if the edit changes the group."""
         return bool(self.writes) or self.size != len(group)
 
-    def freed(self, group: Group) -> list[int]:
-        """The backends of slots that are overwritten or cut off, once for each."""
+    def released(self, group: Group) -> list[int]:
+        """The backend of each slot that is overwritten or cut off."""
         size = len(group)
         return [group[n] for n, _ in self.writes if n < size] + [group[n] for n in range(self.size, size)]
 
     def applied(self, group: Group) -> Group:
-        """The group afterwards; one of many is changed in place."""
+        """Return the group after the edit; a large one is changed in place."""
         if isinstance(group, Many) and self.targets is not None:
             group.apply(self)
             return group
@@ -47,9 +47,9 @@ class Edit(NamedTuple):
 
 
 MAX_SCANNED: Final = 2_048
-"""Slots of which some are looked for one by one: a dict of as many costs as much as to look for ten, and its room."""
+"""Largest group that is searched linearly; building its index takes as long as ten searches, and memory."""
 MAX_SCANS: Final = 8
-"""Slots that change at once up to which those are looked for so."""
+"""Largest number of changed slots that are searched linearly."""
 
 
 class Many(Sequence[int]):
@@ -61,7 +61,7 @@ class Many(Sequence[int]):
         self.numbers = numbers
         self.targets = targets
         self._places: dict[int, int] | None = None
-        """Slot by backend, from the first change on that looks for many, or in many."""
+        """Slot by backend; built by the first change that is too large for linear searches."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -83,16 +83,16 @@ class Many(Sequence[int]):
         return self._places
 
     def edit(self, removed: Sequence[int], added: Sequence[int], targets: Chunked[Target]) -> Edit:
-        """The edit that takes some backends out and others in."""
+        """The edit that removes and adds backends."""
         few = len(removed) + len(added) <= MAX_SCANS and len(self.numbers) <= MAX_SCANNED and self._places is None
         holes = sorted(map(self.numbers.index if few else self.places.__getitem__, removed))
         writes, size = _fill(self.numbers, holes, added)
         return Edit(writes, size, targets)
 
     def apply(self, edit: Edit) -> None:
-        """Change it."""
+        """Apply an edit in place."""
         if self._places is not None:
-            for number in edit.freed(self):
+            for number in edit.released(self):
                 self._places.pop(number, None)
             self._places.update((number, n) for n, number in edit.writes)
         _write(self.numbers, edit)
@@ -100,31 +100,31 @@ class Many(Sequence[int]):
 
 
 def moves(old: tuple[int, ...], new: tuple[int, ...], targets: Chunked[Target] | None = None) -> Edit:  # hot:
-    """The edit with the fewest writes that makes old hold exactly new, each once."""
+    """The edit with the fewest writes after which ``old`` holds exactly the backends of ``new``, each once."""
     if old == new:
         return Edit((), len(old), targets)
-    present, wanted = set(old), set(new)
-    added = [number for number in new if number not in present]
-    # A number that is there twice (an earlier process died between two writes) has a hole where it is again.
-    again = len(present) < len(old)
-    holes = list(_holes(old, wanted)) if again else [n for n, number in enumerate(old) if number not in wanted]
+    current, desired = set(old), set(new)
+    added = [number for number in new if number not in current]
+    # A duplicate, left by a process that died between two writes, is a hole in its second slot.
+    duplicated = len(current) < len(old)
+    holes = list(_holes(old, desired)) if duplicated else [n for n, number in enumerate(old) if number not in desired]
     return Edit(*_fill(old, holes, added), targets)
 
 
 def _fill(slots: Sequence[int], holes: Sequence[int], added: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """(slots to write, size afterwards): what is added goes into holes first, then the last slots into those left."""
+    """(slots to write, size afterwards): added backends fill holes first, then the last slots fill remaining holes."""
     size = len(slots)
     writes = list(zip(holes, added, strict=False))
     for number in added[len(holes) :]:
         writes.append((size, number))
         size += 1
-    left = deque(holes[len(added) :])
-    while left:  # holes that are left are above those that were filled, so no slot that moves was written here
+    remaining = deque(holes[len(added) :])
+    while remaining:  # remaining holes are above the filled ones, so no slot that moves was written above
         size -= 1
-        if left[-1] == size:
-            left.pop()
+        if remaining[-1] == size:
+            remaining.pop()
         else:
-            writes.append((left.popleft(), slots[size]))
+            writes.append((remaining.popleft(), slots[size]))
     return writes, size
 
 
@@ -137,10 +137,10 @@ def _write(numbers: list[int], edit: Edit) -> None:
     del numbers[edit.size :]
 
 
-def _holes(old: Iterable[int], wanted: Collection[int]) -> Iterator[int]:
-    left = set(wanted)
+def _holes(old: Iterable[int], desired: Collection[int]) -> Iterator[int]:
+    remaining = set(desired)
     for n, number in enumerate(old):
-        if number in left:
-            left.discard(number)
+        if number in remaining:
+            remaining.discard(number)
         else:
             yield n

@@ -1,14 +1,13 @@
-"""A plan row → the map entries to write. Pure but for the ids that it allocates.
+"""A plan row → the map entries to write. Pure except for the allocation of ids.
 
-Two ways. In place: slots are written first, then the plan's counts; a backend that a slot lost and slots beyond a
-count stay for the grace period. Under a new plan: everything is written under a new id, then the frontends are pointed
-to it. Either way a connect finds a backend of the old plan or of the new at every moment between two writes.
+There are two ways. In place: slots are written first, then the plan's counts; replaced backends and slots beyond a
+count stay for the grace period. As a new plan: everything is written under a new id, then the frontends are pointed to
+it. Either way a connect finds a backend of the old or the new plan at every moment between two writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -18,17 +17,15 @@ from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Backend, Installed, State, Unit
 from isthmus.datapath.services.moves import Edit, Many, moves
-from isthmus.model.balancing import Ejection, Group, Plan, Target
+from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.chunked import Chunked, difference
 
 SMALL = 16
 MOST_WEIGHT = 1 << 24
-MOST_TIME = 24 * 3600 * 1000
-"""Of an ejection, in ms: the kernel doubles it in 64 bits."""
 _NOBODY: frozenset[int] = frozenset()
 NO_SKIP: frozenset[bytes] = frozenset()
 ALONE = ((0, 1),)
-"""The shares of one group, which nearly all plans have."""
+"""The (tier, weight) of a single default group, shared by nearly all plans."""
 Put = tuple[str, bytes, bytes]
 """Map, key, value."""
 
@@ -38,24 +35,26 @@ class Refused(Exception):  # noqa: N818
 
 
 class Change(Struct, gc=False):
-    """How one unit becomes its row: what to write, and what it is afterwards. The unit is changed when all is written.
+    """Change of one unit to its row: the entries to write, and the plan afterwards. The unit changes after the writes.
 
-    Two cases. Without ``edits``, ``plan`` is a new one, whose slots are written. With them, ``plan`` takes the place of
-    the unit's present one under its id; its slots are the present ones until the edits are applied, one for each group.
+    Two cases. Without ``edits``, ``plan`` is a new plan and all its slots are written. With edits, one for each group,
+    ``plan`` replaces the unit's current plan under the same id; it has the old slots until the edits are applied.
     """
 
     unit: Unit
     plan: Installed
     puts: list[Put]
-    """What to write; the order of maps is the manifest's."""
+    """Entries to write, except the frontends; the manifest gives the order of maps."""
     frontends: tuple[bytes, ...] = ()
+    flips: Sequence[bytes] = ()
+    """Frontends that do not point to the plan yet."""
     edits: tuple[Edit, ...] | None = None
 
 
 def change(state: State, row: Plan) -> Change:  # hot:
-    """The change from the present maps to a row; no puts where they agree. Refused leaves the state unchanged.
+    """The change from the current maps to a row; without puts if they agree. Refused leaves the state unchanged.
 
-    What has no number yet gets one: a unit, a plan, a backend, a cluster. Nothing else changes before the writes.
+    Allocates ids for a new unit, plan, backend or cluster. Nothing else changes before the writes.
     """
     groups = _groups(row)
     unit = state.unit(row.key)
@@ -64,20 +63,21 @@ def change(state: State, row: Plan) -> Change:  # hot:
         groups = groups or (Group(()),)
     flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
     timeout = row.affinity_timeout if flags else 0
+    flags |= codecs.PLAN_DATAGRAMS if row.key.protocol == "UDP" else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
+    flags |= (codecs.PLAN_CONSUMERS if row.consumers else 0) | (codecs.PLAN_OTHERS if row.consumers_only else 0)
     skip = frozenset(map(shapes.address, row.skip)) if row.skip else NO_SKIP
     plan = Installed(0, unit.service, flags, timeout, _shares(groups), (), skip, restored=awaited)
-    plan.ejection = ejection(row.ejection or state.ejection)
+    plan.ejection = codecs.ejection(row.ejection or state.ejection)
+    plan.consumers = _consumers(state, row) if row.consumers else ()
     targets = [group.targets for group in groups]
-    found = _in_place(state, unit, plan, targets) or _anew(state, unit, plan, targets)
-    found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
-    number, known = found.plan.id, state.frontends
-    for key in found.frontends:
-        if known.get(key) != number:
-            found.puts.append(("frontends", key, codecs.frontend(key, plan=number)))
+    result = _in_place(state, unit, plan, targets) or _anew(state, unit, plan, targets)
+    result.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
+    number, frontends = result.plan.id, state.frontends
+    result.flips = [key for key in result.frontends if frontends.get(key) != number]
     if not unit.written:
-        found.puts.append(of_unit(unit))
-    return found
+        result.puts.append(of_unit(unit))
+    return result
 
 
 def of_unit(unit: Unit) -> Put:
@@ -85,42 +85,43 @@ def of_unit(unit: Unit) -> Put:
     return "services", ID.pack(unit.service), codecs.SERVICE.pack(str(unit.key).encode())
 
 
-@lru_cache(64)
-def ejection(wanted: Ejection) -> tuple[int, int, int]:
-    """As an entry has it: failures in a row, the first and the longest time in ms."""
-    first, longest = (min(round(time * 1000), MOST_TIME) for time in (wanted.first, wanted.longest))
-    return wanted.after, first, longest
-
-
 def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
     shares = tuple([(group.tier, group.weight) for group in groups])
-    return ALONE if shares == ALONE else shares  # nearly all have one group: they share what it is
+    return ALONE if shares == ALONE else shares  # nearly all plans share this object
 
 
 def _numbers(state: State, targets: Sequence[Target]) -> tuple[int, ...]:  # hot:
-    """The backends of targets, each once and in their order; backends of new targets have no reference yet."""
-    known = state.by_target.get
+    """Backend ids of targets, without duplicates, in order; backends of new targets have no reference yet."""
+    lookup = state.by_target.get
     if len(targets) == 1:
-        return ((known(targets[0]) or state.backend(targets[0])).id,)
-    numbers = tuple([(known(target) or state.backend(target)).id for target in targets])
+        return ((lookup(targets[0]) or state.backend(targets[0])).id,)
+    numbers = tuple([(lookup(target) or state.backend(target)).id for target in targets])
     return numbers if len(numbers) < 2 else tuple(dict.fromkeys(numbers))
 
 
+def _consumers(state: State, row: Plan) -> tuple[tuple[int, int], ...]:
+    """(namespace hash, backend id) of a plan's consumers; backends of new targets have no reference yet."""
+    targets = (
+        (each.namespace, state.by_target.get(each.target) or state.backend(each.target)) for each in row.consumers
+    )
+    return tuple(sorted((codecs.namespace_hash(namespace), backend.id) for namespace, backend in targets))
+
+
 def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
-    """Backends that an earlier process left of clusters whose list is not complete yet: they stay until it is."""
+    """Restored backends of clusters whose first list is not complete yet; they stay until it is."""
     if unit.current is None:
         return _NOBODY
     awaited = {name.rpartition("/")[2] for name in row.awaited}
     return frozenset(n for n in unit.current.restored if state.backends[n].target.cluster in awaited)
 
 
-def _wanted(state: State, plan: Installed, targets: Sequence[Sequence[Target]]) -> list[tuple[int, ...]]:
-    """The backends of each group; those that are awaited are in the first, where no row has them."""
-    wanted = [_numbers(state, each) for each in targets]
+def _desired(state: State, plan: Installed, targets: Sequence[Sequence[Target]]) -> list[tuple[int, ...]]:
+    """The backend ids of each group. Restored backends that no group has are appended to the first."""
+    desired = [_numbers(state, each) for each in targets]
     if plan.restored:
-        present = {number for group in wanted for number in group}
-        wanted[0] = (*wanted[0], *sorted(plan.restored - present))
-    return wanted
+        listed = {number for group in desired for number in group}
+        desired[0] = (*desired[0], *sorted(plan.restored - listed))
+    return desired
 
 
 def _groups(row: Plan) -> Sequence[Group]:
@@ -134,8 +135,17 @@ def _groups(row: Plan) -> Sequence[Group]:
 
 def _anew(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[Target]]) -> Change:  # hot:
     plan.id = state.plan_ids.take()
-    wanted = _wanted(state, plan, targets)
-    plan.slots = tuple([numbered(numbers, each) for numbers, each in zip(wanted, targets, strict=True)])
+    try:
+        return Change(unit, plan, _all_puts(state, plan, targets))
+    except BaseException:
+        state.plan_ids.release([plan.id])
+        raise
+
+
+def _all_puts(state: State, plan: Installed, targets: Sequence[Sequence[Target]]) -> list[Put]:  # hot:
+    """Every entry of a new plan; sets its slots."""
+    desired = _desired(state, plan, targets)
+    plan.slots = tuple([numbered(numbers, each) for numbers, each in zip(desired, targets, strict=True)])
     puts: list[Put] = []
     for g, group in enumerate(plan.slots):
         puts += of_slots(state, plan, [(g, n, number) for n, number in enumerate(group)])
@@ -144,12 +154,15 @@ def _anew(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[
         puts += [("rings", *entry) for entry in rings.entries(state, plan)]
     if plan.skip:
         puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), codecs.SKIPPED) for address in sorted(plan.skip)]
+    for namespace, number in plan.consumers:
+        puts += _unwritten(state.backends[number])
+        puts.append(("consumers", *consumer(state, plan, namespace, number)))
     puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
-    return Change(unit, plan, puts)
+    return puts
 
 
 def numbered(numbers: tuple[int, ...], targets: Sequence[Target]) -> Sequence[int]:
-    """The slots of a group: large ones as Many, unless they have more than their targets."""
+    """The slots of a group: a Many for a large group, unless it also has restored backends."""
     many = _chunked(numbers, targets)
     return numbers if many is None else Many(list(numbers), many)
 
@@ -159,17 +172,19 @@ def _chunked(numbers: Sequence[int], targets: Sequence[Target]) -> Chunked[Targe
 
 
 def _in_place(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[Target]]) -> Change | None:
-    """The change within the plan that is there, where that is small and known; plan becomes its successor."""
+    """The change of the current plan in place, or ``None`` if a new plan is needed; ``plan`` becomes its successor."""
     old = unit.current
     if old is None or old.doubt or old.flags != plan.flags or old.skip != plan.skip or _tiers(old) != _tiers(plan):
+        return None
+    if old.consumers != plan.consumers:
         return None
     edits = _edits(state, old, plan, targets)
     writes = [(g, n, number) for g, edit in enumerate(edits) for n, number in edit.writes]
     if writes and old.shares != plan.shares:
-        return None  # between the two writes a backend would be called with the share another had
+        return None  # between the two writes a backend would get another one's share of calls
     same = old.shares == plan.shares and not any(map(Edit.changes, edits, old.slots))
     if plan.flags & codecs.PLAN_CONSISTENT and not same:
-        return None  # a ring changes whole
+        return None  # a ring is only replaced as a whole
     sizes = tuple([edit.size for edit in edits])
     if len(writes) > max(SMALL, sum(sizes) // 2):
         return None
@@ -183,25 +198,25 @@ def _in_place(state: State, unit: Unit, plan: Installed, targets: Sequence[Seque
 
 
 def _edits(state: State, old: Installed, plan: Installed, targets: Sequence[Sequence[Target]]) -> tuple[Edit, ...]:
-    """What becomes of each group. Of a large one only what differs between the targets of both is looked at."""
+    """The edit of each group. For a large group only the difference between old and new targets is examined."""
     [*pairs] = zip(old.slots, targets, strict=True)
     if not plan.restored and all(isinstance(a, Many) and isinstance(b, Chunked) for a, b in pairs):
         return tuple([_edit(state, group, each) for group, each in pairs])
-    wanted = _wanted(state, plan, targets)
+    desired = _desired(state, plan, targets)
     return tuple(
         [
             moves(tuple(group), numbers, _chunked(numbers, each))
-            for (group, each), numbers in zip(pairs, wanted, strict=True)
+            for (group, each), numbers in zip(pairs, desired, strict=True)
         ]
     )
 
 
 def _edit(state: State, group: Any, targets: Any) -> Edit:
-    """The edit of one of many. Each target that goes has a number: the group's own slot holds it."""
+    """The edit of a large group. Every removed target still has a backend id, held by its slot."""
     removed, added = difference(group.targets, targets)
-    gone = [state.by_target[target].id for target in removed]
-    come = [(state.by_target.get(target) or state.backend(target)).id for target in added]
-    edit: Edit = group.edit(gone, come, targets)
+    leaving = [state.by_target[target].id for target in removed]
+    joining = [(state.by_target.get(target) or state.backend(target)).id for target in added]
+    edit: Edit = group.edit(leaving, joining, targets)
     return edit
 
 
@@ -210,25 +225,33 @@ def _tiers(plan: Installed) -> list[int]:
 
 
 def of_slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
-    """Slots (group, n, backend) to write, and backends that no write has been seen for: several changes may have one,
-    and its cluster."""
+    """Entries of slots (group, n, backend), and of their backends and clusters that are not written yet, which several
+    changes may share."""
     puts: list[Put] = []
     for group, n, number in slots:
         backend = state.backends[number]
         if not (backend.written and backend.cluster.written):
-            puts += _backend(backend)
+            puts += _unwritten(backend)
         value = codecs.SLOT.pack(plan.id, number, backend.generation)
         puts.append(("slots", codecs.SLOT_KEY.pack(plan.id, group, n), value))
     return puts
 
 
-def _backend(backend: Backend) -> list[Put]:
-    """The entry of a backend, and of its cluster where no write has been seen for it."""
+def _unwritten(backend: Backend) -> list[Put]:
+    """The entries of a backend and its cluster that are not written yet; a cluster's entry implies its backend's."""
     cluster = backend.cluster
+    if backend.written and cluster.written:
+        return []
     put = ("backends", ID.pack(backend.id), backend.value())
     if cluster.written:
         return [put]
     return [put, ("clusters", ID.pack(cluster.id), codecs.CLUSTER.pack(cluster.name.encode()))]
+
+
+def consumer(state: State, plan: Installed, namespace: int, number: int) -> tuple[bytes, bytes]:
+    """The entry of ``consumers`` that gives callers of a namespace a backend of their own."""
+    value = codecs.SLOT.pack(plan.id, number, state.backends[number].generation)
+    return codecs.CONSUMER_KEY.pack(namespace, plan.id, 0), value
 
 
 def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]:

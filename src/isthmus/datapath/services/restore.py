@@ -1,7 +1,7 @@
-"""The mirror from the maps an earlier process left: numbers first, so that nothing gets a number that is in use.
+"""Builds the State from the maps that an earlier process left: ids first, so that none in use is allocated again.
 
-Whatever stopped that process, the order of writes limits what can be there: slots and backends without a plan, plans
-without a frontend, a backend twice in a group. The first two wait for pruning, the last for the next change.
+Wherever that process stopped, the order of writes limits the damage to slots and backends without a plan, plans without
+a frontend, and a backend twice in a group. Pruning removes the first two, the next change the last.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = dict[int, dict[int, tuple[int, int]]]
-"""A plan's: (backend, generation) by group and n."""
+"""(backend, generation) of a plan's slots by group and n."""
 
 
 def restore(maps: Maps, *, backends: int = UNBOUNDED) -> State:
-    """What the maps hold. An empty kernel gives an empty state. ``backends``: how many of them there is room for."""
+    """The content of the maps; an empty state for empty maps. ``backends`` is the size of the map ``backends``."""
     state = State()
     _clusters(state, maps)
     _backends(state, maps, most=backends)
@@ -33,17 +33,17 @@ def restore(maps: Maps, *, backends: int = UNBOUNDED) -> State:
 
 
 def _clusters(state: State, maps: Maps) -> None:
-    found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("clusters")}
-    state.cluster_ids = Ids(found, most=codecs.MAX_CLUSTERS - 1)
-    for number, name in sorted(found.items()):
+    names = {ID.unpack(key)[0]: text(value) for key, value in maps.items("clusters")}
+    state.cluster_ids = Ids(names, most=codecs.MAX_CLUSTERS - 1)
+    for number, name in sorted(names.items()):
         state.clusters.setdefault(ClusterName(name), Cluster(number, ClusterName(name), written=True))
 
 
 def _backends(state: State, maps: Maps, *, most: int) -> None:
     names = {cluster.id: cluster for cluster in state.clusters.values()}
-    found = {ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
-    state.backend_ids = Ids(found, most=most)
-    for number, raw in sorted(found.items()):
+    entries = {ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
+    state.backend_ids = Ids(entries, most=most)
+    for number, raw in sorted(entries.items()):
         cluster = names.get(raw["cluster"]) or Cluster(raw["cluster"], ClusterName(""), written=True)
         target = Target(
             address_text(raw["address"]),
@@ -76,25 +76,34 @@ def _plans(state: State, maps: Maps) -> None:
     for key, _ in maps.items("skips"):
         address, plan = codecs.SKIP_KEY.unpack(key)
         skips[plan].add(address)
-    found = {ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
-    for number in found.keys() | slots.keys() | members.keys() | skips.keys() | rings.keys():
-        plan = state.plans[number] = _plan(state, number, found.get(number), slots[number])
+    consumers: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for key, value in maps.items("consumers"):
+        namespace, plan, _ = codecs.CONSUMER_KEY.unpack(key)
+        consumers[plan].append((namespace, *codecs.SLOT.unpack(value)[1:]))
+    entries = {ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
+    for number in entries.keys() | slots.keys() | members.keys() | skips.keys() | consumers.keys() | rings.keys():
+        plan = state.plans[number] = _plan(state, number, entries.get(number), slots[number])
         plan.skip = frozenset(skips[number])
+        plan.consumers = tuple(
+            sorted((ns, chosen) for ns, chosen, made in consumers[number] if _agrees(state, chosen, made))
+        )
+        if len(plan.consumers) != len(consumers[number]):
+            plan.suspect()
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
             plan.flags |= codecs.PLAN_AFFINITY
-            plan.suspect(extra=sorted((members[number] & state.backends.keys()) - set(plan.held())))
+            plan.suspect(references=sorted((members[number] & state.backends.keys()) - set(plan.possible_references())))
         if rings[number] != {chunk for chunk in plan.chunks() if plan.members()}:
             plan.flags |= codecs.PLAN_CONSISTENT
             plan.suspect()
-        for backend in plan.held():
+        for backend in plan.possible_references():
             state.backends[backend].refs += 1
-        state.generation = max(state.generation, found.get(number, {}).get("generation", 0))
+        state.generation = max(state.generation, entries.get(number, {}).get("generation", 0))
     state.plan_ids = Ids(state.plans)
 
 
 def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -> Installed:
-    """One plan; without an entry its slots are not reachable."""
+    """One plan; without an entry in ``plans`` its slots are unreachable."""
     if raw is None:
         plan = Installed(number, service=0, flags=0, timeout=0, shares=(), slots=())
     else:
@@ -110,19 +119,19 @@ def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -
         plan.ejection = (raw["eject_after"], raw["eject_first"], raw["eject_longest"])
         if [len(group) for group in plan.slots] != [count for _, _, count, _ in groups]:
             plan.suspect()
-    there = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
-    extents = [len(group) for group in there]
-    held = Counter(slot[0] for group in there for slot in group if slot and slot[0] in state.backends)
-    extra = list((held - Counter(plan.held())).elements())
-    if raw is None or extents != plan.extents()[: len(there)] or extra:
-        plan.suspect(extents=extents, extra=extra)
+    existing = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
+    extents = [len(group) for group in existing]
+    references = Counter(slot[0] for group in existing for slot in group if slot and slot[0] in state.backends)
+    surplus = list((references - Counter(plan.possible_references())).elements())
+    if raw is None or extents != plan.extents()[: len(existing)] or surplus:
+        plan.suspect(extents=extents, references=surplus)
     return plan
 
 
 def _counted(state: State, group: Mapping[int, tuple[int, int]], count: int) -> tuple[int, ...]:
-    """The backends of a group's slots, as far as each matches its slot."""
-    found = (group.get(n, (0, 0)) for n in range(count))
-    return tuple(number for number, generation in found if _agrees(state, number, generation))
+    """The backends of a group's slots, without those whose generation differs from the slot's."""
+    slots = (group.get(n, (0, 0)) for n in range(count))
+    return tuple(number for number, generation in slots if _agrees(state, number, generation))
 
 
 def _most(slots: Slots) -> int:
@@ -142,15 +151,15 @@ def _frontends_and_services(state: State, maps: Maps) -> None:
     plans: dict[int, list[Installed]] = defaultdict(list)
     for plan in sorted(state.plans.values(), key=lambda plan: (len(pointing[plan.id]), plan.id)):
         plans[plan.service].append(plan)
-    found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("services")}
-    state.service_ids = Ids(found)
-    used = {number: sum(len(pointing[plan.id]) for plan in plans[number]) for number in found}
-    for number, name in sorted(found.items(), key=lambda item: (-used[item[0]], item[0])):
-        called = PlanKey.parse(name)
-        if called is None or called in state.units:
-            state.strays.append((number, name))
+    names = {ID.unpack(key)[0]: text(value) for key, value in maps.items("services")}
+    state.service_ids = Ids(names)
+    used = {number: sum(len(pointing[plan.id]) for plan in plans[number]) for number in names}
+    for number, name in sorted(names.items(), key=lambda item: (-used[item[0]], item[0])):
+        plan_key = PlanKey.parse(name)
+        if plan_key is None or plan_key in state.units:
+            state.orphan_services.append((number, name))
             continue
-        unit = state.units[called] = Unit(called, number, written=True)
+        unit = state.units[plan_key] = Unit(plan_key, number, written=True)
         if plans[number]:
-            unit.older, unit.current = tuple(plans[number][:-1]), plans[number][-1]
+            unit.previous, unit.current = tuple(plans[number][:-1]), plans[number][-1]
         unit.frontends = tuple(key for plan in plans[number] for key in pointing[plan.id])

@@ -1,7 +1,7 @@
-"""Rings: which backend each caller has, on whichever node, where consistent hashing is asked for.
+"""Rings: tables for consistent hashing, which map a caller to the same backend on every node.
 
-The table is that of ``isthmus.loadbalancer.maglev``, over the groups that calls go to now. A ring is written whole
-under a new plan, never changed: a call finds the old one or the new.
+A ring is the table of ``isthmus.loadbalancer.maglev`` over the groups that currently get calls. It is written whole
+under a new plan and never changed, so a call finds the old ring or the new one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from functools import lru_cache
 
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import Installed, State, shares
+from isthmus.datapath.services.installed import Installed, State
 from isthmus.loadbalancer import maglev
 from isthmus.model.balancing import Target
 
@@ -20,7 +20,7 @@ _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def entries(state: State, plan: Installed) -> list[tuple[bytes, bytes]]:
-    """The ring of a plan, in chunks; none without consistent hashing, or with nothing to be called."""
+    """The ring of a plan in chunks; empty without consistent hashing or without usable backends."""
     weights = _weights(plan) if plan.flags & codecs.PLAN_CONSISTENT else {}
     if not weights:
         return []
@@ -37,24 +37,24 @@ def entries(state: State, plan: Installed) -> list[tuple[bytes, bytes]]:
 
 
 def cell(caller: bytes) -> int:
-    """The cell of a caller's address (16 bytes): what bpf/select.h computes, to explain a choice and to test it."""
+    """The cell of a caller's address (16 bytes), as bpf/select.h computes it; explains and tests choices."""
     high, low = int.from_bytes(caller[:8], "big"), int.from_bytes(caller[8:], "big")
     return (_mix(_mix(high) ^ low) >> 32) * codecs.RING_CELLS >> 32
 
 
 def _weights(plan: Installed) -> dict[int, int]:
-    """Each backend's weight: its part of its group's, over the groups that have a share of calls."""
+    """Each backend's weight: an equal part of its group's weight, summed over the groups that get calls."""
     sizes = [(tier, weight, len(group)) for (tier, weight), group in zip(plan.shares, plan.slots, strict=True)]
-    found: dict[int, int] = {}
-    for bound, (_, weight, size), group in zip(shares(sizes), sizes, plan.slots, strict=True):
+    weights: dict[int, int] = {}
+    for bound, (_, weight, size), group in zip(codecs.cumulative_weights(sizes), sizes, plan.slots, strict=True):
         for number in group if bound else ():
-            found[number] = found.get(number, 0) + max(1, weight * WEIGHT_OF_ONE // size)
-    return found
+            weights[number] = weights.get(number, 0) + max(1, weight * WEIGHT_OF_ONE // size)
+    return weights
 
 
 @lru_cache(maxsize=64)
 def _table(targets: tuple[Target, ...], weights: tuple[int, ...]) -> array[int]:
-    """Equal weights need none."""
+    """The Maglev table; equal weights are passed as none."""
     different = len(set(weights)) > 1
     return maglev.table(targets, size=codecs.RING_CELLS, weights=weights if different else None)
 

@@ -1,4 +1,4 @@
-"""What is in the maps of plans, for people: names beside numbers; the number where the name is gone."""
+"""The content of the maps of plans, for people: names beside numbers, or the number if its name is unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCOPES: Final = ("", "internal", "original", "original internal")
 
 
 class PlanNames:
-    """Names for the numbers of services, clusters, plans and backends, as one reading of the maps has them."""
+    """Names for the numbers of services, clusters, plans and backends, from one reading of the maps."""
 
     def __init__(
         self, services: Iterable[Entry], clusters: Iterable[Entry], plans: Iterable[Entry], backends: Iterable[Entry]
@@ -77,7 +77,7 @@ def slot(names: Names, key: bytes, value: bytes) -> Row:
 
 
 def rings(names: Names, entries: Sequence[Entry]) -> list[Row]:
-    """How many cells of a plan's ring each backend has."""
+    """Number of each backend's cells in a plan's ring."""
     cells: Counter[tuple[int, int]] = Counter()
     for _, value in entries:
         plan, numbers = codecs.RING.unpack(value)
@@ -90,7 +90,8 @@ def rings(names: Names, entries: Sequence[Entry]) -> list[Row]:
 
 def caller(_: Names, key: bytes, value: bytes) -> Row:
     """A row of ``callers``."""
-    return {"caller": address_text(codecs.CALLER.unpack(value)[0]), "cookie": COOKIE.unpack(key)[0]}
+    address, namespace = codecs.CALLER.unpack(value)
+    return {"caller": address_text(address), "cookie": COOKIE.unpack(key)[0], "namespace": namespace}
 
 
 def member(names: Names, key: bytes, _: bytes) -> Row:
@@ -108,6 +109,14 @@ def skip(names: Names, key: bytes, _: bytes) -> Row:
     """A row of ``skips``."""
     address, plan = codecs.SKIP_KEY.unpack(key)
     return {"plan": names.service_of(plan), "caller": address_text(address), "plan_id": plan}
+
+
+def consumer(names: Names, key: bytes, value: bytes) -> Row:
+    """A row of ``consumers``: a namespace is the hash of its name, as in ``callers``."""
+    namespace, plan, _ = codecs.CONSUMER_KEY.unpack(key)
+    number = codecs.SLOT.unpack(value)[1]
+    row = {"plan": names.service_of(plan), "namespace": namespace, "backend": names.backend(number)}
+    return {**row, "plan_id": plan, "backend_id": number}
 
 
 def backend(names: Names, key: bytes, value: bytes) -> Row:
@@ -147,7 +156,7 @@ def counter(names: Names, key: bytes, value: bytes) -> Row:
 
 
 def endpoint(raw: Row) -> str:
-    """``address:port/protocol`` of a struct that has these fields."""
+    """``address:port/protocol`` of a struct with these fields."""
     protocol = codecs.PROTOCOL_NAMES.get(raw["protocol"], str(raw["protocol"]))
     return f"{host_port(raw['address'], raw['port'])}/{protocol}"
 

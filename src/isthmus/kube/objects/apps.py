@@ -1,4 +1,4 @@
-"""apps/v1: deployments."""
+"""apps/v1: deployments and stateful sets."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from isthmus.kube.objects.meta import Meta, Wire
 
 
 class LabelSelector(Wire, frozen=True):
-    """Which objects belong."""
+    """Selector of the objects that belong to another."""
 
     match_labels: dict[str, str] | None = None
 
 
 class DeploymentSpec(Wire, frozen=True):
-    """What is wanted of a Deployment."""
+    """Desired state of a Deployment."""
 
     replicas: int | None = None
     selector: LabelSelector = LabelSelector()
 
 
 class DeploymentStatus(Wire, frozen=True):
-    """How a Deployment is."""
+    """Observed state of a Deployment."""
 
     replicas: int | None = None
     ready_replicas: int | None = None
@@ -36,4 +36,34 @@ class Deployment(Wire, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
+class PodTemplate(Wire, frozen=True):
+    """Template of a workload's pods."""
+
+    metadata: Meta = Meta()
+
+
+class StatefulSetSpec(Wire, frozen=True):
+    """Desired state of a StatefulSet."""
+
+    replicas: int | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class StatefulSetStatus(Wire, frozen=True):
+    """Observed state of a StatefulSet."""
+
+    observed_generation: int = 0
+    ready_replicas: int | None = None
+    updated_replicas: int | None = None
+
+
+class StatefulSet(Wire, frozen=True):
+    """A StatefulSet."""
+
+    metadata: Meta
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
 DEPLOYMENT: Final = Kind("apps", "v1", "deployments", "Deployment", Deployment)
+STATEFUL_SET: Final = Kind("apps", "v1", "statefulsets", "StatefulSet", StatefulSet)

@@ -32,14 +32,14 @@ class ServiceMatcher(Wire, frozen=True):
 
 
 class RedirectFrontend(Wire, frozen=True):
-    """Which calls are meant: one of the two."""
+    """Calls that the policy redirects: exactly one of the two fields is set."""
 
     address_matcher: AddressMatcher | None = None
     service_matcher: ServiceMatcher | None = None
 
 
 class SelectorRequirement(Wire, frozen=True):
-    """What a selector asks of one label."""
+    """Requirement of a selector on one label."""
 
     key: str
     operator: str
@@ -47,14 +47,14 @@ class SelectorRequirement(Wire, frozen=True):
 
 
 class LabelSelector(Wire, frozen=True):
-    """Which pods."""
+    """Selector of pods."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[SelectorRequirement] | None = None
 
 
 class RedirectBackend(Wire, frozen=True):
-    """Where calls go: ports of the pods on the caller's node."""
+    """Targets of redirected calls: ports of pods on the caller's node."""
 
     local_endpoint_selector: LabelSelector = LabelSelector()
     to_ports: list[PortInfo] | None = None

@@ -9,7 +9,7 @@ from isthmus.kube.objects.meta import Meta, Wire
 
 
 class LeaseSpec(Wire, frozen=True):
-    """Who holds a lease, since when, and how long after the last renewal it counts."""
+    """Holder of a lease, time of acquisition and renewal, and its duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

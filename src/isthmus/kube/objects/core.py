@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import field
@@ -22,7 +24,7 @@ class ServicePort(Wire, frozen=True):
 
 
 class ClientIP(Wire, frozen=True):
-    """How long a client stays."""
+    """Duration of session affinity."""
 
     timeout_seconds: int | None = None
 
@@ -34,7 +36,7 @@ class SessionAffinityConfig(Wire, frozen=True):
 
 
 class ServiceSpec(Wire, frozen=True):
-    """What is wanted of a Service."""
+    """Desired state of a Service."""
 
     type: str = field(default_factory=lambda: "ClusterIP")  # never left out of JSON, as a default would be
     ports: list[ServicePort] | None = None
@@ -58,6 +60,7 @@ class LoadBalancerIngress(Wire, frozen=True):
     """An address that a load balancer gave."""
 
     ip: str | None = None
+    hostname: str | None = None
     ip_mode: str | None = None
 
 
@@ -68,7 +71,7 @@ class LoadBalancerStatus(Wire, frozen=True):
 
 
 class ServiceStatus(Wire, frozen=True):
-    """How a Service is."""
+    """Observed state of a Service."""
 
     load_balancer: LoadBalancerStatus | None = None
 
@@ -82,7 +85,7 @@ class Service(Wire, frozen=True):
 
 
 class NamespaceStatus(Wire, frozen=True):
-    """How a Namespace is."""
+    """Observed state of a Namespace."""
 
     phase: str | None = None
 
@@ -102,19 +105,19 @@ class NodeAddress(Wire, frozen=True):
 
 
 class NodeStatus(Wire, frozen=True):
-    """How a Node is."""
+    """Observed state of a Node."""
 
     addresses: list[NodeAddress] | None = None
 
 
 class Taint(Wire, frozen=True):
-    """What keeps pods away from a Node."""
+    """A taint that keeps pods off a Node."""
 
     key: str = ""
 
 
 class NodeSpec(Wire, frozen=True):
-    """What is given to a Node."""
+    """Desired state of a Node."""
 
     pod_cidr: str | None = field(default=None, name="podCIDR")
     pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
@@ -148,10 +151,11 @@ class Container(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """What is wanted of a Pod."""
+    """Desired state of a Pod."""
 
     node_name: str | None = None
     containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
     host_network: bool = False
 
 
@@ -162,7 +166,7 @@ class PodIP(Wire, frozen=True):
 
 
 class PodStatus(Wire, frozen=True):
-    """How a Pod is."""
+    """Observed state of a Pod."""
 
     phase: str | None = None
     pod_ip: str | None = field(default=None, name="podIP")
@@ -204,6 +208,22 @@ class Secret(Wire, frozen=True):
 
     metadata: Meta
     data: dict[str, str] | None = None
+
+
+def encoded_files(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return files as the ``data`` of a Secret."""
+    return {name: base64.b64encode(content).decode() for name, content in sorted(files.items())}
+
+
+def decoded_files(data: Mapping[str, str] | None) -> dict[str, bytes]:
+    """Return the files in the ``data`` of a Secret; ValueError names the one that is not valid base64."""
+    files = {}
+    for name, text in (data or {}).items():
+        try:
+            files[name] = base64.b64decode(text, validate=True)
+        except ValueError:
+            raise ValueError(f"{name}: is not valid base64") from None
+    return files
 
 
 CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)

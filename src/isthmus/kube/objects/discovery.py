@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import field
+from msgspec import Meta, field
 
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import ManagedMeta, Wire
+
+MAX_TEXT: Final = 253
+"""Characters of a name or zone. The API server does not validate zones, and peers refuse a record with a longer one."""
+MAX_FOR_ZONES: Final = 8
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 class EndpointConditions(Wire, frozen=True):
@@ -21,17 +26,17 @@ class EndpointConditions(Wire, frozen=True):
 class ForZone(Wire, frozen=True):
     """A zone that should use an endpoint."""
 
-    name: str
+    name: Text
 
 
 class EndpointHints(Wire, frozen=True):
-    """Who should use an endpoint."""
+    """Zones whose callers should use an endpoint."""
 
-    for_zones: list[ForZone] | None = None
+    for_zones: Annotated[list[ForZone], Meta(max_length=MAX_FOR_ZONES)] | None = None
 
 
 class TargetRef(Wire, frozen=True):
-    """What is behind an endpoint."""
+    """Object behind an endpoint."""
 
     kind: str = ""
     namespace: str = ""
@@ -43,9 +48,9 @@ class Endpoint(Wire, frozen=True):
 
     addresses: list[str] | None = None
     conditions: EndpointConditions | None = None
-    hostname: str | None = None
-    node_name: str | None = None
-    zone: str | None = None
+    hostname: Text | None = None
+    node_name: Text | None = None
+    zone: Text | None = None
     hints: EndpointHints | None = None
     target_ref: TargetRef | None = None
 

@@ -9,14 +9,14 @@ from isthmus.kube.objects.meta import Condition, Meta, Wire
 
 
 class TargetRef(Wire, frozen=True):
-    """What is drained; a Service is one of the object's own namespace."""
+    """Target of a drain. A Service is in the object's own namespace."""
 
     kind: str = ""
     name: str = ""
 
 
 class DrainSpec(Wire, frozen=True):
-    """What is drained, and how."""
+    """Target, times and effect of a drain."""
 
     target_ref: TargetRef = TargetRef()
     start_time: str | None = None
@@ -24,10 +24,11 @@ class DrainSpec(Wire, frozen=True):
     existing: str | None = None
     deadline_seconds: int | None = None
     end_time: str | None = None
+    end_ramp_seconds: int | None = None
 
 
 class DrainStatus(Wire, frozen=True):
-    """What came of it."""
+    """Observed state of a drain."""
 
     conditions: list[Condition] | None = None
     share: str | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import field
+from msgspec import Raw, field
 
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 
 
 class ParentRef(Wire, frozen=True):
-    """What a route is for."""
+    """Parent of a route."""
 
     group: str | None = None
     kind: str | None = None
@@ -47,7 +47,7 @@ class PathMatch(Wire, frozen=True):
 
 
 class HttpMatch(Wire, frozen=True):
-    """What an HTTP request has to be like."""
+    """Conditions on an HTTP request."""
 
     path: PathMatch | None = None
     headers: list[HeaderMatch] | None = None
@@ -64,7 +64,7 @@ class GrpcMethod(Wire, frozen=True):
 
 
 class GrpcMatch(Wire, frozen=True):
-    """What a gRPC request has to be like."""
+    """Conditions on a gRPC request."""
 
     method: GrpcMethod | None = None
     headers: list[HeaderMatch] | None = None
@@ -104,7 +104,7 @@ class RequestRedirect(Wire, frozen=True):
 
 
 class UrlRewrite(Wire, frozen=True):
-    """What the backend is asked for."""
+    """Replacement of host and path."""
 
     hostname: str | None = None
     path: PathModifier | None = None
@@ -118,7 +118,7 @@ class Fraction(Wire, frozen=True):
 
 
 class RequestMirror(Wire, frozen=True):
-    """Where copies go."""
+    """Destination of copies of requests."""
 
     backend_ref: ObjectRef = ObjectRef()
     percent: int | None = None
@@ -156,7 +156,7 @@ class Timeouts(Wire, frozen=True):
 
 
 class Retry(Wire, frozen=True):
-    """Which answers are asked for again."""
+    """Retries by status code."""
 
     codes: list[int] | None = None
     attempts: int | None = None
@@ -164,8 +164,10 @@ class Retry(Wire, frozen=True):
 
 
 class Rule(Wire, frozen=True):
-    """What both kinds of rules have."""
+    """Fields of both kinds of rules."""
 
+    name: str | None = None
+    """Its name in the route, for people."""
     filters: list[Filter] | None = None
     backend_refs: list[BackendRef] | None = None
     timeouts: Timeouts | None = None
@@ -184,22 +186,17 @@ class GrpcRule(Rule, frozen=True):
     matches: list[GrpcMatch] | None = None
 
 
-class HttpSpec(Wire, frozen=True):
-    """What an HTTPRoute asks for."""
+class RouteSpec(Wire, frozen=True):
+    """Desired state of a route. Its rules, :class:`HttpRule` or :class:`GrpcRule`, are read where they are bounded."""
 
     parent_refs: list[ParentRef] | None = None
-    rules: list[HttpRule] | None = None
-
-
-class GrpcSpec(Wire, frozen=True):
-    """What a GRPCRoute asks for."""
-
-    parent_refs: list[ParentRef] | None = None
-    rules: list[GrpcRule] | None = None
+    hostnames: list[str] | None = None
+    """Hosts of requests; of Gateways alone (Gateway API, GEP-1426)."""
+    rules: Raw = Raw(b"null")
 
 
 class RouteStatus(Wire, frozen=True):
-    """What came of a route: an entry for each parent and controller, as JSON, since others' are written back whole."""
+    """Observed state of a route: an entry per parent and controller, as JSON, to write others' back."""
 
     parents: list[dict[str, Any]] | None = None
 
@@ -208,7 +205,7 @@ class HttpRoute(Wire, frozen=True):
     """A route of HTTP."""
 
     metadata: Meta
-    spec: HttpSpec = HttpSpec()
+    spec: RouteSpec = RouteSpec()
     status: RouteStatus | None = None
 
 
@@ -216,12 +213,12 @@ class GrpcRoute(Wire, frozen=True):
     """A route of gRPC."""
 
     metadata: Meta
-    spec: GrpcSpec = GrpcSpec()
+    spec: RouteSpec = RouteSpec()
     status: RouteStatus | None = None
 
 
 class GrantFrom(Wire, frozen=True):
-    """Who may refer."""
+    """Referrers that a grant allows."""
 
     group: str = ""
     kind: str = ""
@@ -229,7 +226,7 @@ class GrantFrom(Wire, frozen=True):
 
 
 class GrantTo(Wire, frozen=True):
-    """To what."""
+    """Targets that a grant allows."""
 
     group: str = ""
     kind: str = ""
@@ -237,7 +234,7 @@ class GrantTo(Wire, frozen=True):
 
 
 class GrantSpec(Wire, frozen=True):
-    """Who may refer to what."""
+    """Referrers and targets of a grant."""
 
     from_: list[GrantFrom] | None = field(default=None, name="from")
     to: list[GrantTo] | None = None

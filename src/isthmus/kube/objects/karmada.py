@@ -17,7 +17,7 @@ class Taint(Wire, frozen=True):
 
 
 class ClusterSpec(Wire, frozen=True):
-    """Where a member is."""
+    """Desired state of a member cluster."""
 
     provider: str | None = None
     region: str | None = None
@@ -27,7 +27,7 @@ class ClusterSpec(Wire, frozen=True):
 
 
 class ClusterStatus(Wire, frozen=True):
-    """What Karmada last knew of a member."""
+    """Observed state of a member cluster, as Karmada last wrote it."""
 
     conditions: list[Condition] | None = None
 
@@ -65,7 +65,7 @@ class EvictionTask(Wire, frozen=True):
 
 
 class BindingSpec(Wire, frozen=True):
-    """What is placed, and where."""
+    """Placed resource, and its target clusters."""
 
     resource: ObjectReference = ObjectReference()
     clusters: list[TargetCluster] | None = None
@@ -94,7 +94,7 @@ class ResourceBinding(Wire, frozen=True):
 
 
 class WorkStatus(Wire, frozen=True):
-    """Whether a Work was carried out."""
+    """Observed state of a Work."""
 
     conditions: list[Condition] | None = None
 

@@ -14,14 +14,14 @@ GROUP: Final = "multicluster.x-k8s.io"
 
 
 class ServiceExportSpec(Wire, frozen=True):
-    """What of the export travels along."""
+    """Metadata that the export publishes."""
 
     exported_labels: dict[str, str] | None = None
     exported_annotations: dict[str, str] | None = None
 
 
 class ServiceExportStatus(Wire, frozen=True):
-    """How an export is."""
+    """Observed state of an export."""
 
     conditions: list[Condition] | None = None
 
@@ -54,7 +54,7 @@ class ClusterStatus(Wire, frozen=True):
 
 
 class ServiceImportStatus(Wire, frozen=True):
-    """How an import is."""
+    """Observed state of an import."""
 
     clusters: list[ClusterStatus] | None = None
     conditions: list[Condition] | None = None

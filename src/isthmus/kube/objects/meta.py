@@ -12,7 +12,7 @@ class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
 
 
 class OwnerReference(Wire, frozen=True):
-    """Who goes takes this object along."""
+    """Owner whose deletion deletes this object."""
 
     api_version: str = ""
     kind: str = ""
@@ -51,7 +51,7 @@ class FieldsV1(Wire, frozen=True):
 
 
 class ManagedFields(Wire, frozen=True):
-    """What one manager owns of an object (server-side apply)."""
+    """Fields of an object that one manager owns (server-side apply)."""
 
     manager: str = ""
     fields_v1: FieldsV1 | None = field(default=None, name="fieldsV1")

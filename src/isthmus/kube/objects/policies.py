@@ -9,7 +9,7 @@ from isthmus.kube.objects.meta import Condition, Meta, Wire
 
 
 class TargetRef(Wire, frozen=True):
-    """What the policy is about, in its own namespace."""
+    """Target of the policy, in its own namespace."""
 
     name: str = ""
     kind: str = "ServiceImport"
@@ -33,7 +33,7 @@ class PolicyTier(Wire, frozen=True):
 
 
 class EjectionSpec(Wire, frozen=True):
-    """When a backend that fails connects is passed over, and for how long."""
+    """Thresholds and durations of ejecting a backend that fails connects."""
 
     consecutive_failures: int | None = None
     base_seconds: int | None = None
@@ -41,7 +41,7 @@ class EjectionSpec(Wire, frozen=True):
 
 
 class HealthCheckSpec(Wire, frozen=True):
-    """How backends of other clusters are probed."""
+    """Probe of backends in other clusters."""
 
     type: str | None = None
     port: int | None = None
@@ -55,7 +55,7 @@ class HealthCheckSpec(Wire, frozen=True):
 
 
 class TrafficPolicySpec(Wire, frozen=True):
-    """How calls of the target are shared out."""
+    """Distribution of the target's calls."""
 
     target_ref: TargetRef = TargetRef()
     tiers: list[PolicyTier] | None = None
@@ -69,7 +69,7 @@ class TrafficPolicySpec(Wire, frozen=True):
 
 
 class PolicyStatus(Wire, frozen=True):
-    """What came of the policy."""
+    """Observed state of the policy."""
 
     conditions: list[Condition] | None = None
     shares: str | None = None
@@ -91,7 +91,7 @@ class GlobalTarget(Wire, frozen=True):
 
 
 class GlobalTrafficPolicySpec(Wire, frozen=True):
-    """Which of three ways, and the clusters it is about."""
+    """Mode of distribution, and the clusters that it applies to."""
 
     lb_type: str = "Locality"
     targets: list[GlobalTarget] | None = None

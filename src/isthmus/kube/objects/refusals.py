@@ -1,4 +1,4 @@
-"""isthmus.io: what a node's Envoy refused of routes. Agents write it, each for its node; the operator reads it."""
+"""isthmus.io: routes without effect on a node. Agents write it, each for its node; the operator reads it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class RefusedRoute(Wire, frozen=True):
     name: str = ""
     service: str = ""
     message: str = ""
+    reason: str = ""
 
 
 class RefusedRoutes(Wire, frozen=True):

@@ -1,4 +1,7 @@
-"""Answers every TCP connection and every datagram on port 8080 with $ANSWER, over both families."""
+"""Answers every TCP connection and every datagram on port 8080 with $ANSWER, over both families.
+
+A connection gets $ANSWER at once, then everything that it sends. An answer to a datagram is as long as the datagram.
+"""
 
 import os
 import signal
@@ -19,21 +22,35 @@ def listening(kind: int) -> socket.socket:
     return made
 
 
+IDLE = 30.0
+"""Seconds for which a caller may send nothing."""
+
+
 def streams(server: socket.socket) -> None:
     server.listen(64)
     while True:
         caller, _ = server.accept()
-        with caller:
-            try:
-                caller.sendall(ANSWER)
-            except OSError:
-                pass  # the caller is gone
+        threading.Thread(target=echo, args=(caller,), daemon=True).start()
+
+
+def echo(caller: socket.socket) -> None:
+    with caller:
+        caller.settimeout(IDLE)
+        try:
+            caller.sendall(ANSWER)
+            while data := caller.recv(1 << 16):
+                caller.sendall(data)
+        except OSError:
+            pass  # the caller is gone
 
 
 def datagrams(server: socket.socket) -> None:
     while True:
-        _, caller = server.recvfrom(64)
-        server.sendto(ANSWER, caller)
+        data, caller = server.recvfrom(1 << 16)
+        try:
+            server.sendto(ANSWER.ljust(len(data), b"."), caller)
+        except OSError:
+            pass  # larger than the way back takes: the caller's time ends
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

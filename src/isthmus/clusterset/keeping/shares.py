@@ -1,0 +1,34 @@
+"""Files of the folder of keys that each role receives in a Secret of its own. Pure.
+
+No role holds another's key, and none the authority's: whoever reads the Secrets of one role can do what that role can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from isthmus.clusterset.errors import PkiError
+from isthmus.kube.objects.core import decoded_files
+
+SHARES: Final[dict[str, tuple[str, ...]]] = {
+    "isthmus-etcd-server": ("ca.crt", "server.crt", "server.key"),
+    "isthmus-etcd-operator": ("ca.crt", "operator.crt", "operator.key", "operator.password"),
+    "isthmus-etcd-mirror": ("ca.crt", "mirror.crt", "mirror.key", "mirror.password"),
+    "isthmus-gateway": ("gateway.crt", "gateway.key"),
+    "isthmus-node": ("node.crt", "node.key"),
+}
+"""Files of each role's Secret, as docs/install.md makes them by hand."""
+
+
+def share(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    """Content of one role's Secret."""
+    return {file: files[file] for file in SHARES[name]}
+
+
+def decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
+    """Files from the data of a Secret; PkiError names the one that is not valid base64."""
+    try:
+        return decoded_files(data)
+    except ValueError as error:
+        raise PkiError(str(error)) from None

@@ -1,0 +1,10 @@
+"""Records of the clusterset: their keys, values and bounds, in ClusterMesh's layout. Nothing here does I/O.
+
+keys                 layout of the keys in each cluster's etcd
+identity             a cluster's configuration and description, and the allocation of ids
+exports, endpoints   values of both kinds of records
+forms                how a record of each kind is decoded, checked and stored as rows
+admission, quotas    what a peer may publish, and how much of it
+refusals             what a cluster publishes about the records that it does not take
+decoding             JSON with bounds
+"""

@@ -1,0 +1,144 @@
+"""The kinds of records: how each is decoded, checked, and stored as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, structs
+
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
+from isthmus.clusterset.errors import RecordError
+from isthmus.clusterset.records import decoding, endpoints, exports, quotas
+from isthmus.clusterset.records.admission import Admission
+from isthmus.clusterset.records.quotas import Size
+from isthmus.model.mcs import RecordKind
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, EndpointSet, Export, Import, Port
+from isthmus.model.sources import CLUSTERSET
+from isthmus.model.tables import ENDPOINT_SETS, EXPORTS, IMPORTS
+from isthmus.statedb import Reader, Table, WriteTxn
+
+
+class Decoded(Struct, frozen=True, gc=False):
+    """The content of a record."""
+
+    row: Any
+    """``None`` if the record results in no row."""
+    size: Size
+
+
+class Form(NamedTuple):
+    """How the records of one kind become table rows."""
+
+    table: Table[Any, Any]
+    decode: Callable[[bytes, Admission, int, ServiceName], Decoded]
+    """(value, admission of its publisher, cluster id, name) → its content; RecordError if the record is unusable."""
+    key: Callable[[ClusterName, ServiceName], Any]
+    """Return the key of a record's row."""
+    rows: Callable[[Reader, ClusterName], list[Any]]
+    """Return the rows of a peer's records, without those of other sources."""
+    part: Callable[[Any, int, int], Any]
+    """(row, granted units, all units of the record) → the part of the row that is admitted; None if there is none."""
+    usage: Callable[[Any], tuple[str, int]]
+    """(row kept over a restart) → the key of its record, and the most units that it uses."""
+    imported: Callable[[Reader, ClusterName, ServiceName], bool] = lambda reader, cluster, name: False
+    """True if an import of the own cluster shows that this record was admitted before."""
+
+
+def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
+    admission.check_name(name)
+    row = exports.decode(value, cluster=admission.cluster, name=name)
+    return Decoded(row, Size(1 + len(value) // quotas.EXPORT_BYTES, row.created))
+
+
+def _endpoint_set(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
+    admission.check_name(name)
+    row = endpoints.decode(value, cluster=admission.cluster, cluster_id=cluster_id, name=name)
+    if row is None:
+        return Decoded(None, Size(0))
+    admission.check_endpoints(row.endpoints)
+    return Decoded(row, Size(max(1, len(row.endpoints), len(value) // quotas.ENDPOINT_BYTES)))
+
+
+def _first_endpoints(row: EndpointSet, units: int, whole: int) -> EndpointSet | None:
+    """Return a row with the first of its endpoints, in proportion to the granted units; None if that is none."""
+    number = len(row.endpoints) * units // whole
+    return structs.replace(row, endpoints=tuple(islice(row.endpoints, number))) if number else None
+
+
+def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
+    """True if a row from an earlier process is within all bounds and the peer's current file permits it."""
+    try:
+        if isinstance(row, EndpointSet):
+            admission.check_name(row.service)
+            _check_endpoints(row.endpoints)
+            admission.check_endpoints(row.endpoints)
+            return True
+        admission.check_name(row.name)
+        if isinstance(row, Export):
+            decoding.parse_timestamp(row.created)
+            _check_ports(row.ports)
+    except (RecordError, OutOfBounds):
+        return False
+    return True
+
+
+def _check_endpoints(endpoints: Sequence[Endpoint]) -> None:
+    for endpoint in endpoints:
+        decoding.address(endpoint.address)
+        _check_ports(endpoint.ports)
+
+
+def _check_ports(ports: Sequence[Port]) -> None:
+    for port in ports:
+        bounds.port(port.port)
+
+
+def _endpoint_sets(reader: Reader, cluster: ClusterName) -> list[EndpointSet]:
+    return [row for row in reader.by(ENDPOINT_SETS, "cluster", cluster) if row.source == CLUSTERSET]
+
+
+def _is_exporter(cluster: ClusterName, row: Import | None) -> bool:
+    return row is not None and cluster in row.clusters
+
+
+Forms = Mapping[RecordKind, Form]
+
+ROWS: Final[Forms] = {
+    "serviceexports": Form(
+        EXPORTS,
+        _export,
+        key=lambda cluster, name: (cluster, name),
+        rows=lambda reader, cluster: reader.by(EXPORTS, "cluster", cluster),
+        part=lambda row, units, whole: None,
+        usage=lambda row: (row.name, 1),
+        imported=lambda reader, cluster, name: _is_exporter(cluster, reader.get(IMPORTS, name)),
+    ),
+    "services": Form(
+        ENDPOINT_SETS,
+        _endpoint_set,
+        key=lambda cluster, name: (name, cluster, CLUSTERSET, endpoints.PART),
+        rows=_endpoint_sets,
+        part=_first_endpoints,
+        usage=lambda row: (row.service, max(1, len(row.endpoints))),
+        imported=lambda reader, cluster, name: any(
+            _is_exporter(cluster, row) for row in reader.by(IMPORTS, "service", name)
+        ),
+    ),
+}
+"""Records stored as the rows from which imports and plans are computed."""
+
+
+def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
+    """Remove every row of a kind that came from a peer."""
+    for row in form.rows(txn, cluster):
+        txn.delete(form.table, form.table.key(row))
+
+
+def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
+    """Mark the rows of a peer as lapsed: they are used only if a probe finds them alive."""
+    for row in form.rows(txn, cluster):
+        txn.put(form.table, structs.replace(row, lapsed=True))

@@ -1,1 +1,0 @@
-"""``isthmus lab``: the command that this distribution adds to ``isthmus``, by an entry point."""

@@ -1,5 +1,0 @@
-"""The one process that starts a lab and keeps it: builds the network, writes configurations, starts, watches, restarts.
-
-``lab up`` starts it and follows its progress; everything else that people do to a lab is a request on its socket. A
-lab goes on without it, unwatched; ``lab down`` needs no process of the lab.
-"""
