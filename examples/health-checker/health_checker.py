@@ -13,7 +13,7 @@ from isthmus.config import Config, load
 from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
-from isthmus.processes.agent import PROGRAMMING, Programming
+from isthmus.processes.programming import TABLES, Programming
 from isthmus.processes.start import start, tables_of
 from isthmus.sources.files import Files
 from isthmus.statedb import Database, Derivations
@@ -45,7 +45,7 @@ async def check(db: Database, *, every: float) -> None:
 async def main(config: Config) -> None:
     """Wire the parts and keep them going."""
     derived = loadbalancer.derived(ClusterName(config.cluster.name), config.node.name, services="all")
-    db = Database(*tables_of(derived, *PROGRAMMING))
+    db = Database(*tables_of(derived, *TABLES))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(Files(db, Path(config.sources.files)).run())
         tasks.create_task(Derivations(db, *derived).run())

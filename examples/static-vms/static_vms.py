@@ -19,7 +19,7 @@ from isthmus.config import Config, load
 from isthmus.model import tables
 from isthmus.model.names import LOCAL, ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Port, Service
-from isthmus.processes.agent import PROGRAMMING, Programming
+from isthmus.processes.programming import TABLES, Programming
 from isthmus.processes.start import start, tables_of
 from isthmus.statedb import Database, Derivations
 
@@ -39,7 +39,7 @@ def rows(lines: list[str]) -> Iterator[tuple[Service, EndpointSet]]:
 async def main(config: Config, *, vms: Path) -> None:
     """Wire the parts and keep them going."""
     derived = loadbalancer.derived(ClusterName(config.cluster.name), config.node.name, services="all")
-    db = Database(*tables_of(derived, *PROGRAMMING))
+    db = Database(*tables_of(derived, *TABLES))
     with db.write() as txn:
         for service, endpoints in rows(vms.read_text().splitlines()):
             txn.put(tables.SERVICES, service)
