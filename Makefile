@@ -1,9 +1,17 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 comma := ,
-SELECT := not kube and not failover and not islands and not karmada_programs and not netem
+# Marks of the whole suite, and of what a contributor runs before each commit; the other marks have targets of their own.
+SUITE := not dist and not ui and not kube and not failover and not islands and not karmada_programs and not netem and not nodes and not upgrade
+SELECT := $(SUITE) and not cilium and not slow
+# Python that is formatted and linted.
+CODE := src lab tests tools benchmarks examples conftest.py
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-apart bench-policy bench-policy-change bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
+.PHONY: $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' Makefile)
+.DEFAULT_GOAL := help
+help: ## list every target
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | awk -F '\t' '{ printf "make %-19s %s\n", $$1, $$2 }'
+
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@[ "$$(id -u)" = 0 ] || $(PY) -c 'from isthmus_lab import confinement; exit(bool(confinement.missing()))' || tools/setup envoy
 	@$(PY) -m isthmus lab demo
@@ -22,21 +30,64 @@ demo-karmada: setup karmada-tools ## Karmada's own programs place, scale, move a
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing
 
-test: setup-test ## every test but the slow suites, two at a time for each core where memory allows
-	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder
+test: setup-test ## what to run before each commit: each room's quick tests and a story in a lab; no Go. SELECT="marks" TESTS="paths"
+	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder $(TESTS)
+
+# The rooms in which versions of Python differ: tasks, time-outs, sockets and processes.
+ROOMS := $(addprefix tests/,running statedb reflector statefile bounds config fair expressions model etcd kube admin health clusterset dns)
+test-python: ## the quick tests of rooms in which versions of Python may differ, on another one: VERSION=3.13
+	@tools/setup python $(or $(VERSION),3.13)
+	@.cache/python-$(or $(VERSION),3.13)/bin/python -m pytest -m "$(SELECT) and not lab" --numprocesses auto --dist loadscope --no-loadscope-reorder $(or $(TESTS),$(ROOMS))
+
+test-all: setup-all ## everything that this machine can run: the whole suite, the real Kubernetes, Cilium's and Karmada's programs, islands
+	@tools/test-all "$(SUITE)"
+
+test-dist: setup-test ## what `make dist` builds: twice the same, installable without a compiler
+	@tools/setup dist
+	@$(PY) -m pytest -q -m dist tests/tools/test_dist.py
+
+ui: ## bundle the libraries of the page of `isthmus ui` from npm, as tools/ui/package-lock.json pins them
+	@tools/ui/build
+
+test-ui: setup-test ## the page of `isthmus ui` in Debian's Chromium: each view, a failover watched live, hostile names, 500 services
+	@tools/setup ui
+	@timeout -s INT -k 60 $(or $(MINUTES),5)m $(PY) -m pytest -rA --tb=short -m ui tests/ui
+
+screenshots: setup-test ## docs/images/ui-*.png: the failover story on the page of `isthmus ui`, in a lab (root)
+	@tools/setup ui
+	@PYTHONPATH=tests/support $(PY) tools/screenshots.py
 
 test-kube: setup-test ## the suites on a real kube-apiserver, on Cilium's programs, built first where they are missing (needs Go), and on Karmada's where these are built
 	@tools/test-kube
 
-check: setup-dev ## format, lint, types, import contracts
-	@.venv/bin/ruff format --check src tests tools benchmarks examples
-	@.venv/bin/ruff check src tests tools benchmarks examples
+test-nodes: setup-test ## the whole life on two clusters with real kubelets: install, join, call, upgrade, remove; built first where parts are missing (needs root, Go and Debian)
+	@tools/test-nodes
+
+test-upgrade: setup-test ## the previous release's processes beside today's, there and back under 200 calls/s and 1,000 held connections; MINUTES=10
+	@timeout -s INT -k 60 $(or $(MINUTES),10)m tools/test-upgrade
+
+check: setup-dev ## format, lint, types, import contracts, the decoding boundary, reference pages, the Helm chart, links of the documentation
+	@.venv/bin/ruff format --check $(CODE)
+	@.venv/bin/ruff check $(CODE)
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
+	@$(PY) tools/boundary.py
+	@$(PY) tools/reference.py --check
+	@$(PY) tools/chart.py --check
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q --strict -d .cache/site
+
+docs: setup-dev ## build the documentation as a site: site/index.html
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q --strict
+
+reference: setup-dev ## write docs/configuration.md, docs/api.md and docs/metrics.md from the code
+	@$(PY) tools/reference.py
+
+chart: setup-dev ## write the Helm chart deploy/chart from the bases and components of deploy/
+	@$(PY) tools/chart.py
 
 format: setup-dev ## let ruff write the files
-	@.venv/bin/ruff format src tests tools benchmarks examples
-	@.venv/bin/ruff check --fix src tests tools benchmarks examples
+	@.venv/bin/ruff format $(CODE)
+	@.venv/bin/ruff check --fix $(CODE)
 
 setup: ## what `make demo` needs
 	@tools/setup run
@@ -47,14 +98,27 @@ setup-dev: ## what `make check` needs
 setup-test: ## what `make test` needs
 	@tools/setup test
 
+setup-all: ## what `make test-all` needs, where there is Go: the real Kubernetes, Cilium's and Karmada's programs (twenty minutes, once)
+	@tools/setup all
+
+dist: ## the release of the commit that is checked out: wheels, sdist, SBOM and checksums in dist/
+	@tools/setup dist
+	@.cache/dist/bin/python tools/dist.py dist
+
+images: ## the images of the commit that is checked out, for amd64 and arm64, in dist/images: BASE=python:3.12-slim-bookworm@sha256:… (needs buildah)
+	@python3 tools/images.py dist/images --base $(or $(BASE),$(error BASE names the image to begin with, by its digest)) $(IMAGES)
+
 bpf: ## compile the datapath
 	@tools/setup bpf
 
-mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy of the code, and see it fail
+mutate: setup-dev ## take the rule of each load-balancing scenario and test of trust out of a copy of the code, make each slip in it, and see the test fail: SCENARIOS="name…"
 	@$(PY) tools/mutate.py $(SCENARIOS)
 
 mutants: setup-test ## random edits of the code, each against its package's tests and others that import its module: SEED=1 N=40 PACKAGES="etcd kube"
-	@$(PY) tools/mutants.py --select "$(SELECT) and not lab" $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
+	@$(PY) tools/mutants.py --select "$(SUITE) and not lab" $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
+
+bench: ## one of the benchmarks below, by the name that follows bench-: NAME=connect
+	@$(MAKE) -s bench-$(or $(NAME),lb)
 
 bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE="PATH ARGUMENTS"
 	@$(PY) benchmarks/bench_lb.py $(if $(SHAPE),--shape $(SHAPE)) $(if $(SERVICES),--services $(SERVICES)) \
@@ -85,6 +149,9 @@ bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; re
 bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, HAProxies with TLS, ssh; with 20 ms; memory: CALLS=100 ROUNDS=100
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) $(PY) benchmarks/bench_islands.py
 
+bench-life: setup-test ## from nothing installed on two real nodes to the first call between them (needs what make test-nodes does)
+	@tools/test-nodes --build && PYTHONPATH=tests/support PATH=$$PATH:$(CURDIR)/.cache/kube-tools $(PY) benchmarks/bench_life.py
+
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 		$(if $(APISERVER),--apiserver $(APISERVER))
@@ -99,15 +166,18 @@ bench-export: setup-test ## from kubectl apply of an export to the first answer,
 bench-diagnose: setup-test ## how long `isthmus diagnose` takes to name each of twenty faults in a lab, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_diagnose.py
 
+bench-memory: setup-dev ## what records of one peer cost in memory, and what is given back: SIZE=10 megabytes
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_memory.py $(if $(SIZE),--size $(SIZE))
+
 bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))
 
 test-flood: setup-test ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
 
-test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=20
-	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py \
-		tests/lab/test_demo_islands.py tests/lab/test_lab_islands.py tests/datapath/test_refused_in_time.py
+test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=30
+	@timeout -s INT -k 60 $(or $(MINUTES),30)m $(PY) -m pytest -rA --tb=short lab/tests/test_lab_failover.py lab/tests/test_lab_replicated_etcd.py lab/tests/test_lab_routes.py \
+		lab/tests/test_demo_islands.py lab/tests/test_lab_islands.py tests/datapath/test_refused_in_time.py
 
 test-islands: setup-test ## 200 calls a second while gateways fall silent and die, a hundred of each end of a connection, another authority
 	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short tests/islands
@@ -119,6 +189,10 @@ test-kernel: setup-test ## programs, calls and names on Debian's older kernels, 
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -s --timeout 7200 tests/datapath/test_names_fuzz.py
+
+fuzz: setup-test ## hostile values in every field of every kind and record, through agent, operator, gateway, names and Envoy: MINUTES=5 SEED=1
+	@ISTHMUS_FUZZ_SECONDS=$$(($(or $(MINUTES),5) * 60)) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \
+		$(PY) -m pytest -s --timeout 0 tests/processes/test_fuzz_pipeline.py
 
 scale-names: setup-test ## thousands of names on a node of a thousand pods: PODS=1000 NAMES=5000
 	@PYTHONPATH=tests/support $(PY) benchmarks/names_at_scale.py scale --pods $(or $(PODS),1000) --names $(or $(NAMES),5000)
@@ -138,30 +212,37 @@ chaos: setup-test ## three operators killed, stopped, paused and cut off at rand
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest -rA --tb=short \
 		tests/mcs/test_operators_chaos.py -k $(if $(filter real,$(APISERVER)),kube,lab)
 
+churn: SEED := $(or $(SEED),$(shell date +%s))
+churn: setup-test ## a hostile tenant and a lying peer beside calls by name, through Envoy and to an island: MINUTES=120 SEED=…
+	@PYTHONPATH=tests/support $(PY) tests/support/hostility/churn.py --minutes $(or $(MINUTES),5) --seed $(SEED)
+
 soak: SEED := $(or $(SEED),$(shell date +%s))
 soak: setup-test ## parts of a lab are killed at random moments, and nothing may be left: TIMES=50 SEED=… MINUTES=30
 	@echo "make soak TIMES=$(or $(TIMES),50) SEED=$(SEED) MINUTES=$(or $(MINUTES),30)"
 	@ISTHMUS_KILLS=$(or $(TIMES),50) ISTHMUS_KILLS_SEED=$(SEED) timeout -s INT -k 60 $(or $(MINUTES),30)m \
-		$(PY) -m pytest tests/lab/test_lab_random_kills.py -v
+		$(PY) -m pytest lab/tests/test_lab_random_kills.py -v
 
 kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
 
 gateway-report: setup-test ## run the Gateway API's conformance suite for meshes in a lab, and write its report (needs make kube-tools)
-	@PYTHONPATH=tests/support $(PY) tests/support/gateway_conformance.py
+	@PYTHONPATH=tests/support $(PY) tests/support/meshes/gateway_conformance.py
 
 karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (three minutes after the real Kubernetes is built)
 	@tools/kube-tools kube-apiserver kube-controller-manager kubectl karmada-controller-manager karmada-scheduler karmada-webhook
 
 test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, and their story; built first where they are missing (needs Go)
-	@$(PY) -m pytest -m "$(or $(KARMADA),karmada_programs)" tests/karmada
+	@$(PY) -m pytest -m "$(or $(KARMADA),karmada_programs)" tests/karmada lab/tests/test_karmada_story.py
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package isthmus
 lock: ## pin every package with its hashes (needs uv)
-	$(LOCK) --group build pyproject.toml -o requirements/run.lock
-	$(LOCK) --group build -c requirements/run.lock src/isthmus_lab/pyproject.toml -o requirements/lab.lock
-	$(LOCK) --group build --group dev -c requirements/lab.lock src/isthmus_lab/pyproject.toml -o requirements/dev.lock
+	$(LOCK) pyproject.toml -o requirements/run.lock
+	$(LOCK) --group build -o requirements/build.lock
+	$(LOCK) --group build -c requirements/run.lock -c requirements/build.lock lab/pyproject.toml -o requirements/lab.lock
+	$(LOCK) --extra mcp -c requirements/run.lock pyproject.toml -o requirements/mcp.lock
+	$(LOCK) --group build --group dev -c requirements/lab.lock -c requirements/mcp.lock lab/pyproject.toml -o requirements/dev.lock
 	$(LOCK) --group bpf -o requirements/bpf.lock
+	$(LOCK) --group dist -o requirements/dist.lock
 
 xds-protos: ## refresh the descriptors of Envoy's messages
 	@[ -x .cache/xds/bin/python ] || { python3 -m venv .cache/xds && .cache/xds/bin/pip install -q xds-protos==1.85.0; }

@@ -22,13 +22,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from etcd_server import EtcdServer, running
+from peers.etcd_server import EtcdServer, running
 
 from isthmus import loadbalancer, logs
-from isthmus.clusterset import endpoints as records
-from isthmus.clusterset import keys
-from isthmus.clusterset.copying import Mirror
-from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.mirror import Mirror
+from isthmus.clusterset.peers.follower import Follower
+from isthmus.clusterset.records import endpoints as records
+from isthmus.clusterset.records import keys
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.datapath import PlanTarget
 from isthmus.datapath.core.maps import DictMaps
@@ -85,8 +85,8 @@ async def fill(session: Session, shape: Shape, peers: Sequence[int]) -> int:
     for peer in peers:
         puts = [record(shape, peer, n) for n in range(shape.services)]
         size += sum(len(put.key) + len(put.value) for put in puts)
-        for start in range(0, len(puts), 50):
-            await session.txn((), puts[start : start + 50])
+        for start in range(0, len(puts), 20):
+            await session.txn((), puts[start : start + 20])
         cluster = ClusterName(f"c{peer}")
         said = {"id": peer, "capabilities": {"syncedCanaries": True, "maxConnectedClusters": 255}}
         await session.put(keys.config(cluster), json.dumps(said).encode())

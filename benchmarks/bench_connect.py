@@ -39,10 +39,10 @@ from statistics import median
 from typing import Any, Final, TypeVar
 
 import connect_rules as rules
-import programs
 from callers import at, built, called, debian, in_turn, processor
 from connect_picture import Measured, picture
-from namespaces import ip, switch_on
+from machine import programs
+from machine.namespaces import ip, switch_on
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, cgroup_root, remove
@@ -248,8 +248,8 @@ def ways(stack: ExitStack, directory: Path, loader: Path) -> Iterator[Way]:
         yield way(f"hit, {size:,} services", path(f"h{size}"), rules.vip(size // 2), within=where)
     yield way("miss, 50,000 services", path("m"), BACKENDS[0], rules.PORT, within=where)
     for name, title, more in (
-        ("r", "hit, 1,000, ejection and rescue on", {}),
-        ("f", "the same, flows 1:16", {"flows": 16}),
+        ("r", "hit, 1,000, ejection and rescue on", {"flows": "off"}),
+        ("f", "the same, flows 1:256", {"flows": 256}),
         ("a", "the same, flows 1:1", {"flows": 1}),
     ):
         where, opened = ours(name, 1_000, **more)

@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Final
 
-from injected_faults import EXAMPLES, FAULTS, diagnose, healthy, is_named
-from lab_running import Running, in_own_process, lab_name, until
+from labs.injected_faults import EXAMPLES, FAULTS, diagnose, healthy, is_named
+from labs.lab_running import Running, in_own_process, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab

@@ -32,14 +32,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import programs
-from bpf_testrun import BPF
-from etcd_server import running
-from kube_apiserver import KubeApiServer
+from answers.names_node import Node, within
+from answers.names_world import CLUSTER_DNS, SECTION, SERVER
+from clusters.kube_apiserver import KubeApiServer
+from datapath_worlds.bpf_testrun import BPF
+from machine import programs
+from machine.namespaces import ip
 from msgspec.structs import replace
-from names_node import Node, within
-from names_world import CLUSTER_DNS, SECTION, SERVER
-from namespaces import ip
+from peers.etcd_server import running
 
 from isthmus import kube
 from isthmus.etcd import binary

@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from lab_running import Running, lab_name, until
+from labs.lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
-from isthmus_lab.demo.stage import CALLER, IMPORT_NAME
+from isthmus_lab.demo.stage import IMPORT_NAME
 from isthmus_lab.layout import Lab
+from isthmus_lab.own_programs import IN_CONTAINER
 
 ECHO: Final = Path(__file__).parents[1] / "examples" / "echo"
 EXPORT: Final = str(ECHO / "export")
@@ -28,7 +29,7 @@ TARGET: Final = 1.0
 
 def caller(lab: Running, *words: str) -> subprocess.Popen[str]:
     """A client pod of c2 that calls the import, and prints a line of JSON for each call."""
-    inside = ["python3", "-I", "-S", str(CALLER), IMPORT_NAME, "80", *words]
+    inside = IN_CONTAINER.command("caller.py", IMPORT_NAME, "80", *words)
     command = [sys.executable, "-m", "isthmus", "lab", "exec", "--lab", lab.lab.name, "c2", "demo/client", "--"]
     return subprocess.Popen([*command, *inside], stdout=subprocess.PIPE, text=True)
 

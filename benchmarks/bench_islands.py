@@ -31,15 +31,15 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-import delay
 from bench_proxy import COUNTS, LIBRARIES, OTHERS, ROUNDS, Processes, Way, answers, resident
 from callers import debian, in_turn
 from connect_rules import HAPROXY
-from etcd_server import free_ports
-from island_load import Gateway
-from island_world import Islands, islands
+from machine import delay
+from meshes.island_load import Gateway
+from meshes.island_world import Islands, islands
+from meshes.route_world import C1, C2
+from peers.etcd_server import free_ports
 from pyroute2 import IPRoute
-from route_world import C1, C2
 
 from isthmus.clusterset import certificates
 from isthmus.config import GatewaySection

@@ -35,9 +35,11 @@ from typing import Any, Final, NamedTuple
 from lb_objects import PEERS, Changed, address, gone, imported, large, other, record_of, small, withdrawn
 
 from isthmus import loadbalancer
-from isthmus.clusterset.admission import Admission
-from isthmus.clusterset.sinks import ROWS, RecordSink
-from isthmus.config import DatapathSection, DnsSection
+from isthmus.clusterset.peers.sinks import RecordSink
+from isthmus.clusterset.records import quotas
+from isthmus.clusterset.records.admission import Admission
+from isthmus.clusterset.records.forms import ROWS
+from isthmus.config import ClustersetSection, DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirements
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import DictMaps, Maps
@@ -48,7 +50,7 @@ from isthmus.model import services as rows
 from isthmus.model import tables
 from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
-from isthmus.processes.agent import PLANS_PER_ROUND
+from isthmus.processes.programming import PLANS_PER_ROUND
 from isthmus.processes.start import COLLECT_AFTER
 from isthmus.sources import multicluster, services, slices
 from isthmus.sources.sink import TableSink
@@ -108,7 +110,7 @@ class Node:
         self.maps = CountingMaps(maps)
         derived = loadbalancer.derived(CLUSTER, "n1", services="all")
         involved = {table.name: table for each in derived for table in (*each.tables, *each.reads)}
-        self.db = Database(*involved.values())
+        self.db = Database(*involved.values(), tables.FAULTS)
         self.services: TableSink[core.Service, Any] = TableSink(
             self.db, tables.SERVICES, "kubernetes", services.service
         )
@@ -119,10 +121,8 @@ class Node:
             self.db, tables.IMPORTS, "kubernetes", multicluster.service_import
         )
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
-        self.derivations = Derivations(self.db, *derived)
-        self.target: Any = target or PlanTarget(
-            self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth
-        )
+        self.derivations = Derivations(self.db, *derived, faults=tables.FAULTS)
+        self.target: Any = target or PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0)
         self.reconciler = Reconciler(
             self.db, tables.PLANS, self.target, together=attrgetter("key.service"), max_round=PLANS_PER_ROUND
         )
@@ -198,8 +198,9 @@ def _records(db: Database, peer: ClusterName, number: int) -> RecordSink:
         ROWS["services"],
         cluster_id=number,
         admission=Admission(cluster=peer),
+        quota=quotas.of_kind("services", ClustersetSection(max_endpoints=1_000_000)),
         listed=lambda txn: None,
-        received=lambda bad, why: None,
+        received=lambda refused: None,
     )
 
 

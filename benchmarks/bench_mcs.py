@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from apiserver_world import serving
-from clusterset_peers import announce, export, service
-from etcd_server import EtcdServer, running
-from kube_apiserver import KubeApiServer
-from operator_process import Replicas, replicas
+from clusters.apiserver_world import serving
+from clusters.kube_apiserver import KubeApiServer
+from clusters.operator_process import Replicas, replicas
+from peers.clusterset_peers import announce, export, service
+from peers.etcd_server import EtcdServer, running
 
 from isthmus import kube
 from isthmus.config import KubernetesSection

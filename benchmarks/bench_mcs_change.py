@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from mcs_world import HTTP, World
+from rows.mcs_world import HTTP, World
 
 from isthmus.mcs.merge import merge
 from isthmus.model import tables

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import dns.message
 import dns.rcode
-import programs
-from lab_running import Running, lab_name, until
-from names_node import within
+from answers.names_node import within
+from labs.lab_running import Running, lab_name, until
+from machine import programs
 
 from isthmus import kube
 from isthmus.config import KubernetesSection
@@ -51,7 +51,7 @@ def main() -> int:
     lab = Running(Lab(lab_name("n"), 2, 1))
     with tempfile.TemporaryDirectory(dir="/opt") as directory:
         program = Path(directory) / "resolve"  # pods see the root file system, and no other mount
-        source = ROOT / "tests" / "support" / "resolve.c"
+        source = ROOT / "tests" / "support" / "answers" / "resolve.c"
         subprocess.run([programs.path("gcc"), "-O1", "-o", str(program), str(source)], check=True)
         try:
             lab.cli("up", "--clusters", "2", "--from", str(ECHO), "--image", f"{IMAGE}={program}")

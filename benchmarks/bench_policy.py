@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from balancing_world import World, make
+from rows.balancing_world import World, make
 
 from isthmus.loadbalancer import plans
 from isthmus.loadbalancer.selection import Clusters, Place
@@ -78,11 +78,11 @@ def main() -> int:
         replan = partial(
             plans.plan,
             PlanKey(subject.name, 80, "TCP", "IPv4"),
-            of=subject,
+            service=subject,
             frontends=(),
             port_name="http",
             backends=rows,
-            at=Place(NAMES[0], "n1"),
+            place=Place(NAMES[0], "n1"),
             policy=policy(90),
             clusters=clusters,
         )

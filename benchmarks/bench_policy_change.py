@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from lab_running import Running, lab_name, until
+from labs.lab_running import Running, lab_name, until
 
 from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus_lab import pod_exec, removal, startup
-from isthmus_lab.demo.stage import CALLER, IMPORT_NAME
+from isthmus_lab.demo.stage import IMPORT_NAME
 from isthmus_lab.layout import Lab
+from isthmus_lab.own_programs import IN_CONTAINER
 from isthmus_lab.pod_exec import Container
 
 FAILOVER: Final = Path(__file__).parents[1] / "examples" / "failover"
@@ -82,7 +83,7 @@ def callers(lab: Running) -> list[Container]:
 @contextmanager
 def calling(pods: list[Container]) -> Iterator[list[list[dict[str, Any]]]]:
     """Calls from all pods while the block runs; afterwards the results of each."""
-    command = ["python3", "-I", "-S", str(CALLER), IMPORT_NAME, "80", "--count", "100000", "--pause", "0.002"]
+    command = IN_CONTAINER.command("caller.py", IMPORT_NAME, "80", "--count", "100000", "--pause", "0.002")
     children = [pod_exec.run(pod, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for pod in pods]
     found: list[list[dict[str, Any]]] = []
     try:

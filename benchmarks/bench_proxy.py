@@ -33,9 +33,9 @@ from typing import Final
 
 import bench_policy
 from callers import at, built, called, debian, in_turn, processor
-from envoy_world import EnvoyWorld, envoy_world
-from etcd_server import free_ports
-from route_world import C1, RouteWorld, route
+from meshes.envoy_world import EnvoyWorld, envoy_world
+from meshes.route_world import C1, RouteWorld, route
+from peers.etcd_server import free_ports
 
 from isthmus.config import ProxySection
 from isthmus.model.tables import XDS_SERVED

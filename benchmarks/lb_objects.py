@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from isthmus.clusterset import endpoints as records
+from isthmus.clusterset.records import endpoints as records
 from isthmus.etcd import KeyValue
 from isthmus.kube.objects import core, discovery, mcs
 from isthmus.kube.objects.meta import ManagedMeta

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Final
 
 import dns.message
+from answers.names_node import Node, within
+from answers.names_world import CLUSTER_DNS, CLUSTER_DNS6
 from bench_dns import ECHO, ROWS, SERVICE, ZONE, bpffs
-from names_node import Node, within
-from names_world import CLUSTER_DNS, CLUSTER_DNS6
 
 from isthmus.datapath.names.manifest import MAPS
 from isthmus.model.dns import Name

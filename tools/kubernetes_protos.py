@@ -27,7 +27,7 @@ from google.protobuf.descriptor_pb2 import FeatureSet, FieldDescriptorProto, Fil
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tests" / "kubetools" / "kubernetes"
-TARGET = ROOT / "src" / "isthmus_lab" / "apiserver" / "kubernetes.binpb"
+TARGET = ROOT / "lab" / "isthmus_lab" / "apiserver" / "kubernetes.binpb"
 MODULES = ("k8s.io/api", "k8s.io/apimachinery", "k8s.io/apiextensions-apiserver")
 PACKAGES = (
     *(

@@ -3,6 +3,7 @@
 An edit swaps a comparison or an operator, negates a condition, changes a number or a flag, drops a call or leaves a
 loop otherwise, or returns nothing. One that no test notices is printed to be read: either it means the same, or a test
 is missing. Edits are made in a copy of src. The same seed and number are the same edits while the code stays the same.
+What tests of an edit leave running ends with them, and with this program, however that ends (contained.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,17 +23,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 HERE: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = HERE / "src" / "isthmus"
 TESTS: Final = HERE / "tests"
+TESTS_OF_THE_LAB: Final = HERE / "lab" / "tests"
 SUPPORT: Final = TESTS / "support"
 EACH: Final = 60
 """Seconds for one test; an edit that makes it hang is noticed."""
-TIMEOUT: Final = 1800.0
+TIMEOUT: Final = 1800
 """Seconds for the tests of one edit; one whose tests take longer is not judged."""
+CONTAINED: Final = (sys.executable, str(HERE / "tools" / "contained.py"), "--seconds", str(TIMEOUT))
+_running: Final[set[subprocess.Popen[bytes]]] = set()
+"""Tests of edits, which end all that they started when they get SIGTERM."""
 VERDICTS: Final = {True: "noticed", False: "not noticed", None: "not judged"}
 MODULES: Final = {
     "config": ["config"],
@@ -172,7 +179,11 @@ def tests_of(file: Path) -> list[str]:
     A test imports what it names, and what the modules of tests/support name that it imports.
     """
     folders = [TESTS / name for name in MODULES.get(package_of(file), [package_of(file)])]
-    others = [path for path in sorted(TESTS.rglob("test_*.py")) if file in _reached(path)]
+    others = [
+        path
+        for path in sorted([*TESTS.rglob("test_*.py"), *TESTS_OF_THE_LAB.rglob("test_*.py")])
+        if file in _reached(path)
+    ]
     return [
         str(path) for path in (*folders, *(each for each in others if folders[0] not in each.parents)) if path.exists()
     ]
@@ -184,7 +195,7 @@ def _reached(test: Path) -> set[Path]:
     while waiting:
         for path in _imported(waiting.pop()) - found:
             found.add(path)
-            if path.parent == SUPPORT:
+            if SUPPORT in path.parents:
                 waiting.append(path)
     return found
 
@@ -221,15 +232,15 @@ def _module(name: str) -> Path:
     """The file of a module; one that does not exist for those of other people."""
     package, *rest = name.split(".")
     if package != SOURCE.name:
-        return SUPPORT / f"{name}.py"
+        return SUPPORT.joinpath(package, *rest).with_suffix(".py")
     path = SOURCE.joinpath(*rest)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def noticed(edit: Edit, select: str) -> tuple[bool | None, float]:
-    """Whether a test fails, or hangs, with an edit; and the seconds that took.
+    """True if a test fails, or hangs, with an edit; and the seconds that took.
 
-    None: pytest did not end in time, or otherwise than with tests that failed (1) or passed (0), as when none was
+    ``None`` if pytest did not end in time, or otherwise than with tests that failed (1) or passed (0), as when none was
     collected. ``select``: the marks of the tests that run.
     """
     began = time.monotonic()
@@ -238,20 +249,34 @@ def noticed(edit: Edit, select: str) -> tuple[bool | None, float]:
         shutil.copytree(HERE / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         edit.apply(source)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", select, "-p", "no:cacheprovider"]
-        environment = os.environ | {"PYTHONPATH": str(source), "CI": "true", "TMPDIR": folder}
-        try:
-            code = subprocess.run(
-                [*command, "--timeout", str(EACH), *tests_of(edit.file)],
-                cwd=HERE,
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=TIMEOUT,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+        code = exit_code(
+            [*CONTAINED, *command, "--timeout", str(EACH), *tests_of(edit.file)],
+            environment=os.environ | {"PYTHONPATH": str(source), "CI": "true", "TMPDIR": folder},
+        )
     return {0: False, 1: True}.get(code), time.monotonic() - began
+
+
+def exit_code(command: list[str], *, environment: dict[str, str]) -> int:
+    """The exit code of tests that run contained."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=HERE, env=environment, stdout=quiet, stderr=quiet) as child:
+        _running.add(child)
+        code = child.wait()
+    _running.discard(child)
+    return code
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for the body; if it ends early, as by Ctrl-C, no further edit begins, and tests that run are ended."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in list(_running):
+            child.terminate()
+        pool.shutdown()
 
 
 def main() -> int:
@@ -270,7 +295,9 @@ def main() -> int:
     chosen = random.Random(options.seed).sample(found, min(options.n, len(found)))
     print(f"mutants: {len(chosen)} of {len(found)} edits, SEED={options.seed}", flush=True)
     all_, seen = Counter[str](), Counter[str]()
-    with ThreadPoolExecutor(options.jobs) as pool:
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
+    with workers(options.jobs) as pool:
         judged = pool.map(functools.partial(noticed, select=options.select), chosen)
         for number, (edit, (found_out, seconds)) in enumerate(zip(chosen, judged, strict=True), 1):
             all_[edit.package] += found_out is not None

@@ -1,8 +1,9 @@
 """Take a rule out of a copy of the code, and see the test fail that shows it: make mutate.
 
 Edits of load-balancing scenarios are in tests/loadbalancer/mutations.toml, by scenario; those of trust are in
-tests/trust_mutations.toml, by test; only that test is run. A scenario without an edit, an edit that does not apply and
-a test that does not fail without its rule are failures; so is one whose fixtures fail, since it asserts nothing then.
+tests/trust_mutations.toml and slips in tests/slips.toml, by test; only that test is run. A scenario without an edit, an
+edit that does not apply and a test that does not fail without its rule are failures; so is one whose fixtures fail,
+since it asserts nothing then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent.parent
 TESTS = HERE / "tests"
 SCENARIOS = TESTS / "loadbalancer" / "scenarios"
+BY_TEST = ("trust_mutations.toml", "slips.toml")
+"""Files with edits by the name of a test. A test may be in both."""
 
 
 class Mutation(NamedTuple):
@@ -37,20 +40,21 @@ class Mutation(NamedTuple):
 def main() -> int:
     """1 where some rule is shown by no test."""
     wrong: dict[str, str] = {}
-    every = [*_scenarios(wrong), *_trust(wrong)]
+    every = [*_scenarios(wrong), *_by_test(wrong)]
     names = {each.name for each in every} | set(wrong)
     chosen = [each for each in every if not sys.argv[1:] or each.name in sys.argv[1:]]
     wrong = {name: why for name, why in wrong.items() if not sys.argv[1:] or name in sys.argv[1:]}
     wrong |= {name: "there is no such scenario or test" for name in sys.argv[1:] if name not in names}
     for name, why in wrong.items():
         print(f"✘ {name}: {why}", flush=True)
+    failing = 0
     for each in chosen:
         began = time.monotonic()
         why, seen = _try(each)
         print(f"{'✘' if why else '✔'} {each.name}  {time.monotonic() - began:.0f} s\n    {why or seen}", flush=True)
         if why:
             wrong[each.name] = why
-    failing = sum(each.name not in wrong for each in chosen)
+        failing += not why
     print(f"{failing} of {len(chosen)} scenarios and tests fail when their rule is taken out")
     return min(1, len(wrong))
 
@@ -66,13 +70,14 @@ def _scenarios(wrong: dict[str, str]) -> Iterator[Mutation]:
             yield Mutation(name, test, f"src/isthmus/{edit['file']}", edit["old"], edit["new"])
 
 
-def _trust(wrong: dict[str, str]) -> Iterator[Mutation]:
+def _by_test(wrong: dict[str, str]) -> Iterator[Mutation]:
     paths = {
         name: f"{path}::{name}" if not indent else f"{path} -k {name}"
-        for path in TESTS.rglob("test_*.py")
+        for folder in (TESTS, HERE / "lab" / "tests")
+        for path in folder.rglob("test_*.py")
         for indent, name in re.findall(r"^( *)(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
     }
-    for name, edit in tomllib.loads((TESTS / "trust_mutations.toml").read_text()).items():
+    for name, edit in (each for file in BY_TEST for each in tomllib.loads((TESTS / file).read_text()).items()):
         if name in paths:
             yield Mutation(name, paths[name], edit["file"], edit["old"], edit["new"])
         else:
@@ -82,7 +87,7 @@ def _trust(wrong: dict[str, str]) -> Iterator[Mutation]:
 def _try(mutation: Mutation) -> tuple[str, str]:
     """Why a test does not show its rule, empty where it does; and what it failed with."""
     with tempfile.TemporaryDirectory(prefix="isthmus-mutate-") as folder:
-        for part in ("src", "bpf", "tools"):
+        for part in ("src", "bpf", "tools", "deploy"):
             shutil.copytree(HERE / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         path = Path(folder, mutation.file)
         text = path.read_text()

@@ -24,6 +24,7 @@ EXTENSIONS = (
     "filters/common/set_filter_state/v3/value",
     "filters/http/header_to_metadata/v3/header_to_metadata",
     "filters/http/router/v3/router",
+    "filters/listener/http_inspector/v3/http_inspector",
     "filters/listener/tls_inspector/v3/tls_inspector",
     "filters/network/connection_limit/v3/connection_limit",
     "filters/network/echo/v3/echo",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from admin_world import eventually, serving
+from rows.admin_world import eventually, serving
 
 from isthmus.admin.client import TableStore
 from isthmus.model.dns import Name

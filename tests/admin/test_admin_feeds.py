@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from admin_world import eventually, serving
+from rows.admin_world import eventually, serving
 
 from isthmus.admin.feed import Feed
 from isthmus.admin.query import NoTable, Socket
@@ -58,6 +58,19 @@ async def test_a_slow_reader_loses_rows_and_is_told_how_many() -> None:
         line = await slow.next()
         assert (line.rows, line.lost) == (tuple(range(10)), 4 + 1)
         assert await other.next() == type(line)(tuple(range(8, 14)), 1)
+
+
+async def test_a_namespace_with_ever_more_rows_displaces_its_own_and_none_of_another() -> None:
+    feed: Feed[tuple[str, int]] = Feed(kept=10, unread=20, group=lambda row: row[0])
+    with feed.reader() as slow:
+        feed.add([("demo", number) for number in range(4)])
+        for start in range(0, 1_000, 10):
+            feed.add([("aaa", number) for number in range(start, start + 10)])
+        line = await slow.next()
+    assert [row for row in line.rows if row[0] == "demo"] == [("demo", number) for number in range(4)]
+    assert (len(line.rows), line.lost) == (20, 984)
+    kept = feed.last(100).rows
+    assert kept == (*(("demo", number) for number in range(4)), *(("aaa", number) for number in range(994, 1_000)))
 
 
 async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:

@@ -25,5 +25,5 @@ def peers(*rows: Cluster) -> dict[str, dict[str, float]]:
 def test_the_end_of_a_peers_certificates_is_a_metric_where_there_are_some() -> None:
     secured = Cluster(name=ClusterName("c2"), certificate_ends="2026-11-22T12:00:00Z")
     found = peers(Cluster(name=ClusterName("c1"), own=True), secured, Cluster(name=ClusterName("c3")))
-    assert found["cluster_certificate_end_ts"] == {"c2": 1795348800.0}
+    assert found["cluster_certificate_end_timestamp_seconds"] == {"c2": 1795348800.0}
     assert found["clusters"] == {"": 2}

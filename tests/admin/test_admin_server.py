@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from admin_world import eventually, serving
+from rows.admin_world import eventually, serving
 
 from isthmus.admin.protocol import ProcessStatus, encode, key_text
 from isthmus.config import ConfigError
@@ -24,7 +24,8 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Namespace, Pod, Service
-from isthmus.model.tables import CLUSTERS, NAMES, NAMESPACES
+from isthmus.model.tables import CLUSTERS, FAULTS, NAMES, NAMESPACES
+from isthmus.statedb import Database
 
 
 @pytest.fixture
@@ -268,7 +269,17 @@ async def test_a_question_that_makes_no_sense_is_answered_with_what_would(path: 
         assert status == 404
         assert shown["error"].startswith("no table 'colours' here; there are: services, ")
         assert "names" in shown["tables"]
-        assert (await ask(path, "tables/names?wait=long"))[0] == 400
+        for query in (
+            "wait=long",
+            "wait=nan",
+            "wait=inf",
+            "wait=-1",
+            "wait=1e9",
+            f"revision={'9' * 4400}",
+            "revision=%C2%B2",
+        ):
+            status, shown = await ask(path, f"tables/names?watch=1&{query}")
+            assert (status, shown["error"].partition(":")[0]) == (400, query.partition("=")[0])
         assert await ask(path, "nothing") == (404, {"error": "/v1/nothing: Not Found", "tables": []})
 
 
@@ -334,3 +345,32 @@ def test_a_plan_with_many_targets_is_an_array_of_them_as_any_other() -> None:
     row = Plan(PlanKey(ServiceName("demo/s"), 80, "TCP", "IPv4"), (), (Group(chunked.sequence(sorted(targets))),))
     [group] = msgspec.json.decode(encode(row), type=Plan).groups
     assert group.targets == tuple(sorted(targets))
+
+
+async def test_a_row_that_cannot_be_written_costs_itself_in_lists_and_watches(path: Path) -> None:
+    bad = Name("bad.demo.svc.clusterset.local", "A", ("\ud800",))
+    async with serving(path, db=Database(NAMES, FAULTS)) as process:
+        process.put(NAMES, a_name(1))
+        process.put(NAMES, bad)
+        status, listed = await ask(path, "tables/names")
+        assert (status, [row["name"] for row in listed["rows"]]) == (200, [a_name(1).name])
+        assert [json.loads(key)[0] for key in listed["keys"]] == [a_name(1).name]
+        watch = await Watch.open(path, "tables/names?watch=1")
+        assert await watch.head() == 200
+        assert len((await watch.line())["list"]["rows"]) == 1
+        with process.db.write() as txn:
+            txn.put(NAMES, Name("\ud800", "A", ()))
+            txn.put(NAMES, a_name(2))
+        assert [event["row"]["name"] for event in (await watch.line())["events"]] == [a_name(2).name]
+        await watch.close()
+        found = {(row.part, row.kind, row.error.partition(":")[0]) for row in process.db.snapshot().all(FAULTS)}
+        assert found == {("admin socket", "rows", "UnicodeEncodeError")}
+
+
+async def test_a_status_that_raises_is_a_problem_and_tables_are_shown(path: Path) -> None:
+    async with serving(path) as process:
+        process.server.show(process.db, status=lambda: ProcessStatus(problems=(str(1 // 0),)))
+        status, found = await ask(path, "status")
+        assert (status, found["ready"]) == (200, False)
+        assert found["problems"][0].startswith("the status cannot be computed: ZeroDivisionError")
+        assert "names" in found["tables"]

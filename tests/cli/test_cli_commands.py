@@ -7,16 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 import pytest
-from admin_world import list_clusters, serving
 from click.testing import CliRunner, Result
+from rows.admin_world import Process, list_clusters, serving
 
 from isthmus.admin.protocol import ProcessStatus
-from isthmus.cli import COMMANDS, local, root
+from isthmus.cli import COMMANDS, local, remote, root
 from isthmus.config import Config
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import DictMaps
@@ -25,6 +27,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
 from isthmus.reflector import State
 from isthmus.statedb import ReconcilerStats
+from isthmus.times import timestamp
 
 
 def isthmus(*arguments: str) -> Result:
@@ -47,7 +50,7 @@ def modules_after(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_help_imports_no_command_and_nothing_that_takes_time(arguments: list[str]) -> None:
     ours = {name for name in modules_after(*arguments) if name.startswith("isthmus.")}
-    assert ours == {"isthmus.cli", "isthmus.cli.lazy"}
+    assert ours == {f"isthmus.cli{module}" for module in ("", ".completion", ".contexts", ".lazy")}
 
 
 def test_looking_imports_no_web_server() -> None:
@@ -81,9 +84,23 @@ def test_the_version_is_told() -> None:
 
 
 def test_an_option_of_all_commands_behind_one_is_refused_with_its_place() -> None:
-    result = isthmus("gather", "--context", "c1")
+    result = isthmus("bpf", "maps", "--context", "c1")
     assert result.exit_code == 2
     assert "Error: --context comes before the command: root --context ...\n" in result.stderr
+
+
+def test_a_context_may_be_given_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def find(context: str, **options: object) -> list[object]:
+        asked.append(context)
+        return []
+
+    monkeypatch.setattr(remote, "find", find)
+    for words in (("--context", "c1", "status"), ("status", "--context", "c1")):
+        isthmus(*words)
+    assert asked == ["c1", "c1"]
+    assert "--context and --lab exclude each other" in isthmus("status", "--context", "c1", "--lab", "demo").stderr
 
 
 def test_an_unknown_command_is_a_wrong_question() -> None:
@@ -96,13 +113,39 @@ class Shown(ProcessStatus, frozen=True, kw_only=True):
     place: str = "c1-n1"
 
 
-async def test_status_shows_what_a_process_has_and_a_peer_that_is_not_ready_makes_it_end_with_1(tmp_path: Path) -> None:
+@asynccontextmanager
+async def away(tmp_path: Path) -> AsyncIterator[Process]:
+    """A process whose source and peer are away."""
     state = State(synced=True, connected=False, lists=2, failures=3, last_failure="no route to host")
     stats = ReconcilerStats(outcome="1 updated", rounds=7, waiting=0, failing=0, pruned=True)
     shown = Shown(reflectors={"kubernetes/services": state}, plans=stats)
     async with serving(tmp_path / "agent.sock", status=shown) as process:
         process.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="stale", reason="connection refused"))
+        yield process
+
+
+async def test_status_names_what_is_wrong_and_counts_what_is_not_and_a_stale_peer_makes_it_end_with_1(
+    tmp_path: Path,
+) -> None:
+    async with away(tmp_path) as process:
         result = await beside_the_loop("status", "--socket", str(process.socket))
+    assert result.exit_code == 1
+    head, *lines = result.stdout.splitlines()
+    assert head.startswith("agent 0.1.0: not ready: cluster c2 is stale: connection refused, up ")
+    assert lines == [
+        f"  tables: {len(process.db.tables)} complete",
+        "  sources: 0 of 1 watching",
+        "    kubernetes/services: away; last known state; no route to host",
+        "  clusters: 0 of 1 ready",
+        "    cluster c2 is stale: connection refused",
+        "  place: c1-n1",
+        "",
+    ]
+
+
+async def test_status_in_wide_form_shows_each_table_source_and_cluster_and_all_counters(tmp_path: Path) -> None:
+    async with away(tmp_path) as process:
+        result = await beside_the_loop("status", "--socket", str(process.socket), "-o", "wide")
     assert result.exit_code == 1
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0].startswith("agent 0.1.0: not ready: cluster c2 is stale: connection refused, up ")
@@ -121,14 +164,76 @@ async def test_status_has_what_is_wrong_with_a_peers_file_beside_what_is_known_o
         result = await beside_the_loop("status", "--socket", str(process.socket))
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0].startswith(f"agent 0.1.0: not ready: cluster c2 is ready: {certificate}; {file}, up ")
-    assert f"c2 ready {certificate}; {file}" in lines
+    assert f"cluster c2 is ready: {certificate}; {file}" in lines
+
+
+@pytest.mark.parametrize(("days", "problem"), [(1, True), (10, False)])
+async def test_status_shows_a_peers_certificate_as_a_warning_and_as_a_problem_when_it_ends_within_two_days(
+    tmp_path: Path, days: int, problem: bool
+) -> None:
+    ends = timestamp(datetime.now(UTC) + timedelta(days=days))
+    reason = f"the certificate that https://192.0.2.2:2379 shows ends at {ends}"
+    row = Cluster(name=ClusterName("c2"), state="ready", reason=reason, certificate_ends=ends)
+    async with serving(tmp_path / "agent.sock") as process:
+        process.put(tables.CLUSTERS, row)
+        result = await beside_the_loop("status", "--socket", str(process.socket))
+    assert (result.exit_code == 1) is problem
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert (f"cluster c2 is ready: {reason}" in lines) is problem
+    assert (f"warning: cluster c2: {reason}" in lines) is not problem
+
+
+async def test_status_has_a_line_for_each_fault_and_only_a_bug_makes_it_end_with_1(tmp_path: Path) -> None:
+    for problems, code in (((), 0), (("what failed keeps its last state: plans demo/echo",), 1)):
+        shown = ProcessStatus(problems=problems, faults=("trafficpolicies demo/p of policies: it cannot be read",))
+        async with serving(tmp_path / f"{code}.sock", status=shown) as process:
+            result = await beside_the_loop("status", "--socket", str(process.socket))
+        assert result.exit_code == code
+        assert "  fault: trafficpolicies demo/p of policies: it cannot be read" in result.stdout.splitlines()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of cluster c1, the only one of a lab; its processes are the test's."""
+    monkeypatch.setattr(local, "LABS", tmp_path)
+    list_clusters(tmp_path / "demo", "c1")
+    folder = tmp_path / "demo" / "c1"
+    folder.mkdir(parents=True)
+    return folder
+
+
+async def test_status_fits_40_lines_of_100_columns_however_much_is_wrong(cluster: Path) -> None:
+    state = State(synced=True, connected=False, lists=2, failures=3, last_failure="no route to host " * 10)
+    shown = Shown(
+        reflectors={f"source-{n}": state for n in range(30)},
+        plans=ReconcilerStats(outcome="", rounds=7, waiting=0, failing=0, pruned=True),
+        place="somewhere far away " * 30,
+        problems=tuple(f"problem {n} " * 20 for n in range(30)),
+        faults=tuple(f"plans demo/{n} " * 20 for n in range(100)),
+    )
+    async with AsyncExitStack() as serve:
+        for name in ("agent", "operator", "dns", "dns-second"):
+            process = await serve.enter_async_context(serving(cluster / f"{name}.sock", status=shown))
+            for n in range(50):
+                process.put(
+                    tables.CLUSTERS, Cluster(name=ClusterName(f"p{n}"), state="stale", reason="connection refused")
+                )
+        result = await beside_the_loop("status", "--cluster", "c1")
+        whole = await beside_the_loop("status", "--cluster", "c1", "-o", "wide")
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    for counted in ("sources: 0 of 30 watching", "clusters: 0 of 50 ready", "faults: 100, shown by -o wide"):
+        assert f"  {counted}" in lines
+    assert "plans demo/99" in whole.stdout
 
 
 async def test_status_leaves_out_what_is_empty_and_counts_empty_tables(tmp_path: Path) -> None:
     stats = ReconcilerStats(outcome="", rounds=7, waiting=0, failing=0, pruned=True)
     async with serving(tmp_path / "agent.sock", status=Shown(reflectors={}, plans=stats, place="")) as process:
         process.put(tables.CLUSTERS, Cluster(name=ClusterName("c1"), own=True))
-        lines = (await beside_the_loop("status", "--socket", str(process.socket))).stdout.splitlines()
+        done = await beside_the_loop("status", "--socket", str(process.socket), "-o", "wide")
+    lines = done.stdout.splitlines()
     [heads] = [number for number, line in enumerate(lines) if line.split()[:1] == ["TABLE"]]
     assert lines[heads + 1].split() == ["clusters", "1", "1", "complete"]
     assert lines[heads + 2] == f"  tables that are complete and empty: {len(process.db.tables) - 1}"
@@ -160,13 +265,7 @@ async def test_status_of_a_process_that_waits_says_for_whom_and_ends_with_1(tmp_
         assert (shown["ready"], shown["processes"]["agent"]["tables"]["names"]["pending"]) == (False, ["clusterset/c2"])
 
 
-async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "LABS", tmp_path)
-    cluster = tmp_path / "demo" / "c1"
-    cluster.mkdir(parents=True)
-    list_clusters(tmp_path / "demo", "c1")
+async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(cluster: Path) -> None:
     async with serving(cluster / "agent.sock"):
         result = await beside_the_loop("status", "--cluster", "c1")
     assert result.exit_code == 1
@@ -177,12 +276,8 @@ async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(
 
 @pytest.mark.parametrize(("away", "left"), [("dns", "dns-second"), ("dns-second", "dns")])
 async def test_status_names_the_name_server_that_is_away_and_the_one_that_answers_and_ends_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, left: str
+    cluster: Path, away: str, left: str
 ) -> None:
-    monkeypatch.setattr(local, "LABS", tmp_path)
-    cluster = tmp_path / "demo" / "c1"
-    cluster.mkdir(parents=True)
-    list_clusters(tmp_path / "demo", "c1")
     async with AsyncExitStack() as serve:
         for name in ("agent", "operator", left):
             await serve.enter_async_context(serving(cluster / f"{name}.sock"))

@@ -35,11 +35,11 @@ def test_the_products_wheel_carries_nothing_of_the_lab(tmp_path: Path) -> None:
 
 
 def test_the_labs_wheel_carries_its_modules_and_the_definitions_it_applies(tmp_path: Path) -> None:
-    with wheel_of(ROOT / "src" / "isthmus_lab", tmp_path) as wheel:
+    with wheel_of(ROOT / "lab", tmp_path) as wheel:
         names = set(wheel.namelist())
     modules = {
-        str(path.relative_to(ROOT / "src"))
-        for path in (ROOT / "src" / "isthmus_lab").rglob("*.*")
+        str(path.relative_to(ROOT / "lab"))
+        for path in (ROOT / "lab" / "isthmus_lab").rglob("*.*")
         if path.suffix in (".py", ".binpb", ".sh")
     }
     definitions = {f"isthmus_lab/deploy/crds/{path.name}" for path in (ROOT / "deploy" / "crds").glob("*.yaml")}

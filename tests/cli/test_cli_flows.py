@@ -7,16 +7,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_world import serving
 from click.testing import CliRunner, Result
+from rows.admin_world import serving
 
 from isthmus.admin.feed import Feed
-from isthmus.cli import root
+from isthmus.cli import flows, root
 from isthmus.model.flows import End, Flow
 
 C1, C2 = End("c1", "10.1.1.3:8080"), End("c2", "10.2.1.3:8080")
@@ -81,7 +83,19 @@ async def test_a_line_has_who_called_what_who_answered_and_what_came_of_it(path:
         ["shop/web", "demo/echo:80", "refused", "failed"],
         ["demo/client", "demo/echo:80", "c1", "10.1.1.3:8080", "called", "ended", "12.0s", "300", "4000"],
     ]
-    assert result.stderr == "3 records were lost: more came than were read\n"
+    assert result.stderr == "3 records were lost: more came than were read, or than are kept of one caller\n"
+
+
+async def test_a_backend_that_is_ejected_for_the_caller_alone_is_told_from_one_that_is_for_all(tmp_path: Path) -> None:
+    passed = (flow(1, verdict="ejected", answered=C2), flow(2, verdict="ejected", answered=C2, for_caller=True))
+    feed: Feed[Flow] = Feed()
+    feed.add(passed, 0)
+    async with serving(tmp_path / "agent.sock", feeds={"flows": feed}):
+        result = await run(tmp_path / "agent.sock")
+    assert [line.split()[-3:-1] for line in result.stdout.splitlines()[1:]] == [
+        ["ejected", "connected"],
+        ["(caller)", "connected"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +125,74 @@ async def test_a_call_that_was_given_up_without_an_answer_is_a_failed_one(tmp_pa
         assert await ids(path, "--failed") == [2]
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (("--since", "2026-11-18T11:06:42.5Z"), [3, 4, 5]),
+        (("--since", "2026-11-18T11:06:42.5Z", "--until", "2026-11-18T11:06:44Z"), [3, 4]),
+        (("--until", "2026-11-18T11:06:42Z"), [1]),
+        (("--since", "10m"), []),
+    ],
+)
+async def test_calls_of_a_time_are_shown_with_what_came_of_them_then(
+    path: Path, asked: tuple[str, ...], found: list[int]
+) -> None:
+    assert await ids(path, *asked) == found
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_of_day_is_the_last_one_that_has_been() -> None:
+    now = datetime(2026, 11, 18, 12, 0).astimezone()
+    assert [flows._time_of_day(each, now).timestamp() for each in ("11:59", "12:00:01", "12:00")] == [
+        (now - timedelta(minutes=1)).timestamp(),
+        (now - timedelta(days=1) + timedelta(seconds=1)).timestamp(),
+        now.timestamp(),
+    ]
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("now", "utc"),
+    [
+        (datetime(2026, 3, 29, 10, 0), datetime(2026, 3, 29, 0, 30, tzinfo=UTC)),
+        (datetime(2026, 10, 25, 10, 0), datetime(2026, 10, 24, 23, 30, tzinfo=UTC)),
+        (datetime(2026, 10, 26, 1, 0), datetime(2026, 10, 24, 23, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_time_of_day_before_the_clocks_were_changed_is_the_one_that_clocks_had(now: datetime, utc: datetime) -> None:
+    assert flows._time_of_day("01:30", now.astimezone()) == utc
+
+
+async def test_an_end_before_the_beginning_is_refused_and_not_answered_by_no_flows(path: Path) -> None:
+    result = await run(path, "--since", "2026-11-18T11:06:42Z", "--until", "2026-11-18T11:06:41Z")
+    assert (result.exit_code, "before --since" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("wrong", ["25:00", "14", "14:00:00:00", "-5m", "soon", "2026-13-01T00:00:00Z"])
+async def test_a_time_that_is_none_is_refused_with_examples(path: Path, wrong: str) -> None:
+    result = await run(path, f"--since={wrong}")
+    assert (result.exit_code, f"'{wrong}' is none of 14:03" in result.stderr) == (2, True)
+
+
+async def test_of_an_hour_that_is_not_kept_any_more_the_command_shows_from_when_on_it_is(tmp_path: Path) -> None:
+    path, feed = tmp_path / "agent.sock", Feed[Flow](kept=2, note="one call of 256 is recorded here")
+    feed.add(FLOWS[:4])
+    async with serving(path, feeds={"flows": feed}):
+        result = await run(path, "--since", "2026-11-18T11:06:41Z")
+    assert len(result.stdout.splitlines()) == 3
+    oldest = datetime.fromtimestamp(FLOWS[2].time + FLOWS[2].took).strftime("%H:%M:%S")
+    assert result.stderr.startswith("One call of 256 is recorded here\nOlder records than of " + oldest)
+
+
 async def test_none_that_is_meant_is_said_beside_the_result(path: Path) -> None:
     result = await run(path, "--service", "demo/none")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -138,7 +220,7 @@ async def test_what_comes_is_printed_as_it_comes_with_what_was_lost(tmp_path: Pa
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
     assert [line["id"] for line in lines] == [3, 4]
-    assert (noted + errors).decode() == "2 records were lost: more came than were read\n"
+    assert (noted + errors).decode().startswith("2 records were lost: more came than were read")
 
 
 async def test_where_flows_are_off_the_command_names_the_option(tmp_path: Path) -> None:

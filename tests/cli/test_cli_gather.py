@@ -8,8 +8,8 @@ import stat
 import tarfile
 from pathlib import Path
 
-from admin_world import serving
 from click.testing import CliRunner, Result
+from rows.admin_world import serving
 
 from isthmus.cli import root
 from isthmus.model.services import Namespace

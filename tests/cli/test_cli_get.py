@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import sys
+import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from admin_world import TABLES, Process, list_clusters, serving
 from click.testing import CliRunner, Result
+from rows.admin_world import TABLES, Process, list_clusters, serving
 
 from isthmus.cli import local, root, sockets
 from isthmus.cli.columns import COLUMNS
@@ -24,7 +28,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Condition, Import, Namespace, Pod, Port, Service
-from isthmus.statedb import Database, Status, Table
+from isthmus.statedb import Database, Fault, Status, Table
 
 ECHO = ServiceName("demo/echo")
 DERIVED = derived(ECHO)
@@ -103,6 +107,19 @@ async def test_a_backend_that_the_kernel_has_ejected_has_the_reason_as_its_statu
     key = BackendKey(DERIVED, C2, "10.2.1.3", 8080, "TCP")
     process.put(tables.FAILURES, Failure(key, "ejected until 04:54:53Z: silent", "silent", 5, since=1.0, until=4.0))
     assert "c2-n1   ejected until 04:54:53Z: silent\n" in await printed("get", "backends", "-A")
+
+
+async def test_faults_have_a_table_a_cause_and_the_whole_of_what_is_wrong(process: Process) -> None:
+    why = "Expected `array`, got `str` - at `$.spec.tiers`, which is longer than sixty characters"
+    kind = "trafficpolicies.isthmus.io"
+    process.put(
+        tables.FAULTS, Fault(part="policies", kind=kind, name="demo/p", cause="unreadable", error=why, since=60.0)
+    )
+    shown = [" ".join(line.split()) for line in (await printed("get", "faults", "-A")).splitlines()]
+    assert shown == [
+        "NAMESPACE NAME TABLE KIND CAUSE SINCE TRIES ERROR",
+        f"demo p policies {kind} unreadable 1970-01-01T00:01:00Z 1 {why}",
+    ]
 
 
 @pytest.mark.parametrize("table", ["drains", "policies", "routes"])
@@ -218,11 +235,23 @@ async def test_nobody_there_is_a_failure_that_says_what_to_do(tmp_path: Path) ->
     )
 
 
-@pytest.mark.parametrize("arguments", [[], ["plans", "-o", "xml"], ["plans", "-w", "-o", "yaml"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["plans", "-o", "xml"], ["plans", "-w", "-o", "yaml"], ["plans", "-w", "-o", "name"]]
+)
 async def test_asking_in_a_wrong_way_ends_with_2(process: Process, arguments: list[str]) -> None:
     result = await isthmus("get", *arguments)
     assert result.exit_code == 2
     assert "Error: " in result.stderr
+
+
+async def test_names_are_printed_once_each_as_the_command_takes_them(process: Process) -> None:
+    process.put(tables.IMPORTS, Import(name=ServiceName("shop/cart")))
+    names = (await printed("get", "imports", "-A", "-o", "name")).split()
+    assert names == ["demo/echo", "shop/cart"]
+    assert await printed("get", "imports", names[1], "-o", "name") == "shop/cart\n"
+    assert await printed("get", "backends", "-A", "-o", "name") == "demo/echo\n"
+    assert await printed("get", "clusters", "-o", "name") == "c1\nc2\n"
+    assert await printed("get", "imports", "-n", "other", "-o", "name") == ""
 
 
 class Lab:
@@ -337,6 +366,54 @@ async def test_watching_a_process_that_ends_is_a_failure(tmp_path: Path) -> None
         await seen.line()
     _, shown = await seen.process.communicate()
     assert (seen.process.returncode, shown.decode()) == (1, f"Error: the process at {tmp_path}/agent.sock has ended\n")
+
+
+async def test_on_a_terminal_watching_redraws_the_rows_as_they_are_now(process: Process) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, sockets.VARIABLE: str(process.socket), "TERM": "xterm"}
+    command = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "isthmus", "get", "plans", "-A", "-w", env=environment, stdout=theirs
+    )
+    os.close(theirs)
+    frames = Frames(ours)
+    await frames.until("c1:1 c2:2")
+    process.put(tables.PLANS, plan(TARGETS[0]))
+    frame = await frames.until("c1:1      ok")
+    assert "c2:2" not in frame
+    assert frame.count("demo") == 1, "a row has one line, however often it changed"
+    process.delete(tables.PLANS, PLAN)
+    await frames.until("No plans")
+    command.send_signal(signal.SIGINT)
+    assert await command.wait() == 0
+    assert frames.rest().endswith("\x1b[?25h\x1b[?1049lNo plans\r\n")
+
+
+class Frames:
+    """What a terminal receives, drawing by drawing."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._text = ""
+
+    async def until(self, text: str) -> str:
+        """The first drawing with a text."""
+        async with asyncio.timeout(60):
+            while True:
+                drawn = [each for each in self._text.split("\x1b[H")[1:] if each.endswith("\x1b[J") and text in each]
+                if drawn:
+                    return drawn[-1]
+                self._text += (await asyncio.to_thread(os.read, self._terminal, 65536)).decode()
+
+    def rest(self) -> str:
+        """All that was received, to the end."""
+        try:
+            while part := os.read(self._terminal, 65536):
+                self._text += part.decode()
+        except OSError:  # the other end is closed
+            pass
+        os.close(self._terminal)
+        return self._text
 
 
 def test_every_table_of_the_model_has_columns_or_is_a_status() -> None:

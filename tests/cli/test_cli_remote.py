@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_world import serving
 from click.testing import CliRunner
+from rows.admin_world import serving
 
 from isthmus.admin.query import NoTable, Socket, Unreachable
-from isthmus.cli import root
+from isthmus.cli import remote, root
 from isthmus.cli.remote import Exec
 from isthmus.model.services import Namespace
 from isthmus.model.tables import NAMESPACES
@@ -33,13 +35,13 @@ class Counting(Exec):
 async def test_all_questions_of_a_command_go_over_one_connection(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     dial = Counting(path)
-    remote = Socket(path, dial=dial, timeout=30)
+    asked = Socket(path, dial=dial, timeout=30)
 
     def ask() -> list[Any]:
         with pytest.raises(NoTable):
-            remote.table("nosuch")
-        found = [remote.status()["ready"], remote.tables()["namespaces"]["rows"], remote.table("namespaces").rows]
-        remote.close()
+            asked.table("nosuch")
+        found = [asked.status()["ready"], asked.tables()["namespaces"]["rows"], asked.table("namespaces").rows]
+        asked.close()
         return found
 
     async with serving(path) as process:
@@ -52,8 +54,8 @@ async def test_all_questions_of_a_command_go_over_one_connection(tmp_path: Path)
 async def test_a_table_is_followed_through_a_command(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     async with serving(path) as process:
-        remote = Socket(path, dial=Counting(path), timeout=30)
-        lines = remote.follow("namespaces")
+        followed = Socket(path, dial=Counting(path), timeout=30)
+        lines = followed.follow("namespaces")
         first = await asyncio.to_thread(next, lines)
         process.put(NAMESPACES, Namespace("late"))
         second = await asyncio.to_thread(next, lines)
@@ -81,7 +83,40 @@ def test_a_context_is_asked_whatever_lab_the_environment_names(command: list[str
     assert "context c9: " in done.stderr or "kubectl is not in PATH" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--lab", "--cluster"])
-def test_a_context_and_a_lab_exclude_each_other(option: str) -> None:
+@pytest.mark.parametrize("option", ["--lab", "--cluster", "--socket"])
+def test_a_context_and_another_choice_of_a_process_exclude_each_other(option: str) -> None:
     done = CliRunner().invoke(root, ["--context", "c9", "status", option, "c1"])
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: --context and {option} exclude each other")
+
+
+KUBECTL = """#!/bin/sh
+case "$*" in
+*" get pods "*) cat "$(dirname "$0")/pods.json" ;;
+*) while [ "$1" != -- ]; do shift; done; shift; shift; exec {python} -m isthmus "$@" ;;
+esac
+"""
+"""kubectl of a cluster whose pods share this machine's files."""
+
+
+async def test_the_status_of_a_context_has_the_process_that_keeps_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [
+        {
+            "metadata": {"name": f"isthmus-{name}-1", "labels": {"app.kubernetes.io/name": f"isthmus-{name}"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": name}]},
+            "status": {"phase": "Running"},
+        }
+        for name in ("operator", "keys")
+    ]
+    (tmp_path / "pods.json").write_text(json.dumps({"items": pods}))
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(KUBECTL.format(python=sys.executable))
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(remote, "RUN", tmp_path)
+    async with serving(tmp_path / "operator.sock"), serving(tmp_path / "keys.sock"):
+        command = ["--context", "c1", "status", "-o", "json"]
+        done = await asyncio.to_thread(CliRunner().invoke, root, command)
+    assert done.exit_code in (0, 1), done.output
+    assert json.loads(done.stdout)["processes"].keys() == {"operator", "keys"}

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from clusterset_peers import Peers
-from etcd_server import EtcdServer
+from peers.clusterset_peers import Peers
+from peers.etcd_server import EtcdServer
 
 from isthmus.etcd import Session
 

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from clusterset_peers import Peers, following
-from etcd_server import EtcdServer
+from machine.certificates import Authority
+from peers.clusterset_peers import Peers, following
+from peers.etcd_server import EtcdServer
 
 from isthmus import __version__
-from isthmus.clusterset.publisher import Publisher
+from isthmus.clusterset.publishing.publisher import Publisher
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session, Tls, binary
 from isthmus.model import tables
@@ -44,7 +44,7 @@ async def secure(tmp_path: Path, authority: Authority) -> AsyncIterator[EtcdServ
 @asynccontextmanager
 async def published(server: EtcdServer, tls: Tls) -> AsyncIterator[Database]:
     """Cluster c2 publishes what is put into its RECORDS."""
-    db = Database(tables.RECORDS, tables.DRAINING)
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     async with Session([server.endpoint], tls=tls) as session:
         await server.ready(session)
         section = ClusterSection(name="c2", id=2, network="blue", labels=("class=gold",), gateways=("10.9.0.1:15443",))
@@ -55,7 +55,7 @@ async def published(server: EtcdServer, tls: Tls) -> AsyncIterator[Database]:
 
 
 def put(db: Database, *addresses: str) -> None:
-    from isthmus.clusterset import endpoints, exports
+    from isthmus.clusterset.records import endpoints, exports
 
     c2, port = ClusterName("c2"), Port("http", 8080)
     published = [Endpoint(address, (port,)) for address in addresses]
@@ -165,7 +165,7 @@ async def test_a_publisher_that_does_not_know_its_drains_yet_leaves_what_is_publ
     async with Session([secure.endpoint], tls=tls) as session:
         await secure.ready(session)
         await session.put(key, b'{"drains":[{"kind":"Cluster","target":"c2"}]}')
-        db = Database(tables.RECORDS, tables.DRAINING)
+        db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
         initializer = db.initializer(tables.DRAINING, "drains")
         task = asyncio.create_task(Publisher(db, session, ClusterSection(name="c2", id=2)).run())
         async with asyncio.timeout(60):

@@ -6,11 +6,11 @@ import json
 import subprocess
 from typing import Any
 
-import programs
 import pytest
+from machine import programs
 from msgspec import structs
 
-from isthmus.clusterset import endpoints, exports, identity
+from isthmus.clusterset.records import endpoints, exports, identity
 from isthmus.config import ClusterSection
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, Export, Port
@@ -68,6 +68,14 @@ def test_it_reads_our_service_record_and_we_read_what_it_makes_of_it() -> None:
     assert decoded == decoded_again
     assert decoded is not None
     assert len(decoded.endpoints) == 2
+
+
+def test_it_ignores_further_numbers_of_a_port_and_takes_the_rest() -> None:
+    published = [Endpoint("172.30.1.7", (Port("http", 8080), Port("http", 9090)))]
+    value = endpoints.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=published, frontends={})
+    found = read("services", value, key=DERIVED)
+    assert found["ok"], found
+    assert found["seen"]["backends"] == {"172.30.1.7": {"http": {"Protocol": "TCP", "Port": 8080}}}
 
 
 def test_it_sees_a_record_for_claimed_services_alone_as_not_shared() -> None:

@@ -10,17 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import cilium
-import kube_apiserver
-import programs
 import pytest
 import yaml
-from clusterset_peers import Peers, following
-from etcd_server import EtcdServer, running
-from joining_world import clusters
+from clusters import kube_apiserver
+from machine import programs
+from peers import cilium
+from peers.clusterset_peers import Peers, following
+from peers.etcd_server import EtcdServer, running
+from peers.joining_world import clusters
 
-from isthmus.clusterset import endpoints, exports, joining
-from isthmus.clusterset.publisher import Publisher
+from isthmus.clusterset import joining
+from isthmus.clusterset.publishing.publisher import Publisher
+from isthmus.clusterset.records import endpoints, exports
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session, binary
 from isthmus.model import tables
@@ -75,7 +76,7 @@ def peers(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
 async def test_its_operator_calls_us_ready_and_follows_what_we_publish_change_and_withdraw(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
-    db = Database(tables.RECORDS, tables.DRAINING)
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     put(db, *records(ECHO, "10.2.1.1", "fd00::2"))
     async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
         seen = await operator.ready("c2")
@@ -100,7 +101,7 @@ async def test_its_operator_calls_us_ready_and_follows_what_we_publish_change_an
 
 
 async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, tmp_path: Path) -> None:
-    db = Database(tables.RECORDS, tables.DRAINING)
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     source = db.initializer(tables.RECORDS, "api")
     put(db, *records(ECHO, "10.2.1.1"))
     async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
@@ -117,7 +118,7 @@ async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, 
 async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
-    db = Database(tables.RECORDS, tables.DRAINING)
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     put(db, *records(ECHO, "10.2.1.1"))
     with running(binary.find(), tmp_path / "cache") as cache:
         async with Session([cache.endpoint]) as session:
@@ -146,7 +147,7 @@ async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined
         async with joining.invitation(c2.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
             tasks.create_task(invitation.accepted())
             tasks.create_task(joining.join(c1.home, invitation.word, patience=90))
-        db = Database(tables.RECORDS, tables.DRAINING)
+        db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
         put(db, *records(ECHO, "10.2.1.1"))
         async with (
             c2.home.session(user="operator") as session,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from isthmus.clusterset import decoding, endpoints, exports, identity, keys
 from isthmus.clusterset.errors import RecordError
+from isthmus.clusterset.records import decoding, endpoints, exports, identity, keys
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
 
@@ -50,6 +52,7 @@ SERVED = EndpointSet(
     source="clusterset",
     part="record",
     endpoints=(Endpoint("10.244.1.10", (Port("http", 8080),)),),
+    service_ports=(Port("http", 80),),
 )
 
 
@@ -102,6 +105,9 @@ def test_ports_that_are_null_are_none() -> None:
     ("fields", "field", "value"),
     [
         ({"type": "Mesh"}, "type", "ClusterSetIP"),
+        ({"ports": [{"name": "\x1b[31m", "port": 80}, {"name": "a", "port": 81}]}, "ports", (Port("a", 81),)),
+        ({"ports": [{"name": "Http", "port": 80}, {"name": "a" * 64, "port": 81}]}, "ports", ()),
+        ({"ports": [{"port": 80, "appProtocol": "a b"}]}, "ports", (Port("", 80),)),
         ({"sessionAffinity": ""}, "affinity", "None"),
         ({"sessionAffinity": "Cookie"}, "affinity", "None"),
         ({"internalTrafficPolicy": "Zone"}, "internal_policy", None),
@@ -127,7 +133,7 @@ def test_an_unknown_value_costs_the_field_and_not_the_export(fields: dict[str, A
         ({"cluster": "cluster2"}, "speaks for cluster 'cluster2'"),
         ({"name": "other"}, "speaks for default/other"),
         ({"namespace": ""}, "speaks for /basic"),
-        ({"exportCreationTimestamp": "0001-01-01T00:00:00Z"}, "not set"),
+        ({"exportCreationTimestamp": "0001-01-01T00:00:00Z"}, "from 1970 until 2200"),
         ({"exportCreationTimestamp": "yesterday"}, "not a time"),
         ({"exportCreationTimestamp": None}, "exportCreationTimestamp"),
         ({"labels": ["a"]}, "labels"),
@@ -182,21 +188,70 @@ def test_a_record_for_claimed_services_alone_is_one_that_is_not_shared() -> None
 
 
 def test_a_record_without_backends_is_one() -> None:
-    assert read_service(backends=None) == EndpointSet(service=ECHO, cluster=C3, source="clusterset", part="record")
+    assert read_service(backends=None) == structs.replace(SERVED, endpoints=())
+
+
+def test_frontends_that_cannot_be_read_cost_nothing_else() -> None:
+    frontends = {"10.96.0.10": {"http": {"Protocol": "QUIC", "Port": 80}}}
+    assert read_service(frontends=frontends) == read_service(frontends=7) == structs.replace(SERVED, service_ports=())
+
+
+def test_the_order_of_an_endpoints_ports_is_that_of_their_fields_whatever_they_are() -> None:
+    """Names of slices are hashes of it: every process must come to the same."""
+    numbers = {f"p{n}": {"Protocol": "TCP", "Port": 80} for n in range(12)}
+    more = {name: [{"Protocol": "UDP", "Port": 80}, {"Protocol": "SCTP", "Port": 80}] for name in numbers}
+    record = changed(SERVICE, backends={"10.1.1.1": numbers}, morePorts={"10.1.1.1": more})
+    found = endpoints.decode(record, cluster=C3, cluster_id=3, name=ECHO)
+    assert found is not None
+    ports = [(port.name, port.port, port.protocol) for port in found.endpoints[0].ports]
+    assert len(ports) == 36
+    assert ports == sorted(ports)
+
+
+@pytest.mark.parametrize("field", ["backends", "frontends"])
+def test_ports_of_records_that_are_gone_take_no_memory(field: str) -> None:
+    """A peer may rewrite a record as often as it likes, each time with other ports."""
+
+    def take(number: int, ports: int) -> None:
+        named = {f"p{number}-{n}": {"Protocol": "TCP", "Port": 1 + n} for n in range(ports)}
+        endpoints.decode(changed(SERVICE, **{field: {"10.1.1.1": named}}), cluster=C3, cluster_id=3, name=ECHO)
+
+    take(0, 200)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 41):
+            take(number, 200)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 500_000  # a twentieth of what was read
+
+
+def test_a_port_name_with_more_numbers_than_peers_take_is_written_with_those_that_they_take() -> None:
+    ports = tuple(Port("http", 8000 + number) for number in range(20))
+    given: dict[str, Any] = {"cluster": C3, "cluster_id": 3, "frontends": {}}
+    raw = endpoints.encode(ECHO, endpoints=[Endpoint("10.1.1.1", ports)], **given)
+    row = endpoints.decode(raw, cluster=C3, cluster_id=3, name=ECHO)
+    assert row is not None
+    assert row.endpoints[0].ports == ports[: 1 + endpoints.MAX_MORE_PORTS]
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"backends": {"fe80::1%eth0": {}}}, "has a zone"),
+        ({"backends": {"fe80::1%eth0": {}}}, "without a zone"),
         ({"backends": {"10.1.1.300": {}, "10.1.1.1": {}}}, "not an IP address"),
         ({"backends": {"127.0.0.1": {}}}, "cannot be an endpoint's"),
         ({"backends": {"169.254.7.1": {}}}, "cannot be an endpoint's"),
         ({"backends": {"0.0.0.0": {}}}, "cannot be an endpoint's"),
         ({"backends": {"::ffff:127.0.0.1": {}}}, "cannot be an endpoint's"),
-        ({"backends": {"10.1.1.1": {"http": {"Protocol": "TCP", "Port": 0}}}}, "is no port"),
-        ({"backends": {"10.1.1.1": {"http": {"Protocol": "QUIC", "Port": 1}}}}, "is no port"),
+        ({"backends": {"10.1.1.1": {"http": {"Protocol": "TCP", "Port": 0}}}}, "is not a port"),
+        ({"backends": {"10.1.1.1": {"http": {"Protocol": "QUIC", "Port": 1}}}}, "is not a protocol"),
         ({"backends": {"10.1.1.1": {"http": {"protocol": "TCP", "port": 1}}}}, "Port"),
+        ({"morePorts": {"10.244.1.10": {"http": [{"Protocol": "TCP", "Port": 0}]}}}, "is not a port"),
+        ({"morePorts": {"10.244.1.10": {"http": [{"Port": 80}] * 9}}}, "length"),
         ({"clusterID": 4}, "its clusterID is 4"),
         ({"cluster": "cluster1"}, "speaks for cluster"),
     ],
@@ -231,8 +286,8 @@ def test_keys_are_where_clustermesh_has_them() -> None:
 
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
 ports = st.builds(Port, st.sampled_from(["", "http", "grpc"]), st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]))
-unique_ports = st.lists(ports, unique_by=lambda port: port.name).map(
-    lambda each: tuple(sorted(each, key=lambda p: p.name))
+unique_ports = st.lists(ports, unique_by=lambda port: (port.name, port.port), max_size=9).map(
+    lambda each: tuple(sorted(each, key=lambda p: (p.name, p.port)))
 )
 addresses = st.ip_addresses(v=4, network="10.0.0.0/8").map(str) | st.ip_addresses(v=6, network="fd00::/8").map(str)
 labels = st.dictionaries(names, names).map(lambda each: tuple(sorted(each.items())))
@@ -284,12 +339,12 @@ def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
     ("gateway", "taken"),
     [
         ("10.0.0.1:15443", True), ("gw.c2.example:15443", True), ("[fd00::1]:15443", True), ("gw:1", True),
-        ("127.0.0.1:80", False), ("0.0.0.0:80", False), ("[fe80::1%eth0]:80", False), ("fd00::1:80", False),
+        ("127.0.0.1:80", True), ("0.0.0.0:80", True), ("[fe80::1%eth0]:80", False), ("fd00::1:80", False),
         ("10.0.0.1", False), ("10.0.0.1:0", False), ("10.0.0.1:65536", False), ("10.0.0:80", False), ("a b:80", False),
         (":80", False), ("x" * 254 + ":80", False), ("gw:٣", False),
     ],
 )  # fmt: skip
-def test_a_gateway_is_taken_where_a_call_can_go_to_it(gateway: str, taken: bool) -> None:
+def test_a_gateway_is_a_name_or_an_address_and_a_port(gateway: str, taken: bool) -> None:
     decoded = identity.decode_description(
         json.dumps({"gateways": [gateway, "good:1"], "new": {}}).encode(), now=decoding.wall_clock()
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver_world import serving
 from click.testing import CliRunner, Result
-from clusterset_peers import OWN, QUICK, Following, Peers, announce, export, service
+from clusters.apiserver_world import serving
+from peers.clusterset_peers import OWN, QUICK, Following, Peers, announce, export, service
 
 from isthmus import kube
 from isthmus.cli import root
-from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.peers.follower import Follower
 from isthmus.config import ClustersetSection, KubernetesSection
 from isthmus.etcd import Session
 from isthmus.model import tables

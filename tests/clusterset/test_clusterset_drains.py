@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.clusterset import identity
-from isthmus.clusterset.cache import Cache
-from isthmus.clusterset.identity import ClusterConfig, Description, decode_description
+from isthmus.clusterset.peers.cache import Cache
+from isthmus.clusterset.records import identity
+from isthmus.clusterset.records.identity import ClusterConfig, Description, decode_description
 from isthmus.config import ClusterSection
 from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName

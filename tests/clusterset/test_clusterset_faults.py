@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from clusterset_peers import Peers, announce, canaries, configure, export, following, service
-from etcd_server import EtcdServer, free_ports, running
+from peers.clusterset_peers import Peers, announce, canaries, configure, export, following, service
+from peers.etcd_server import EtcdServer, free_ports, running
 
 from isthmus.etcd import Session, binary
 from isthmus.model import tables
@@ -128,6 +129,7 @@ async def test_a_compaction_while_a_peer_was_away_loses_no_delete(
         await seen.until(lambda s: seen.services() == {})
 
 
+@pytest.mark.slow
 async def test_after_the_cache_lifetime_endpoints_go_and_exports_stay(
     etcd: Session, own_etcd: EtcdServer, peers: Peers
 ) -> None:
@@ -147,6 +149,7 @@ async def test_after_the_cache_lifetime_endpoints_go_and_exports_stay(
         await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.1"]})
 
 
+@pytest.mark.slow
 async def test_a_peer_that_is_late_at_the_start_is_not_away_afterwards(
     etcd: Session, own_etcd: EtcdServer, peers: Peers
 ) -> None:
@@ -216,7 +219,7 @@ async def test_a_peer_that_moves_to_another_etcd_loses_no_row_meanwhile(
 async def test_a_failure_of_ours_with_one_peer_leaves_the_others_alone(
     etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from isthmus.clusterset import peer_record
+    from isthmus.clusterset.peers import peer_record
 
     def fail(self: object, kv: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -232,3 +235,54 @@ async def test_a_failure_of_ours_with_one_peer_leaves_the_others_alone(
         await seen.state("c2", "ready")
         await asyncio.sleep(0)
         assert seen.db.snapshot().get(tables.CLUSTERS, ClusterName("c3")) is not None
+
+
+async def test_a_peer_whose_connection_raised_once_is_followed_again(
+    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isthmus.clusterset.peers import sinks
+
+    real, fails = sinks.RecordSink.apply, [True]
+
+    def apply(self: sinks.RecordSink, events: Any) -> None:
+        if fails:
+            fails.pop()
+            raise ZeroDivisionError("a bug")
+        real(self, events)
+
+    monkeypatch.setattr(sinks.RecordSink, "apply", apply)
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    async with following(peers) as seen:
+        await seen.state("c2", "ready")
+        await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+        await seen.until(lambda s: seen.cluster("c2").failures)
+        assert "ZeroDivisionError: a bug" in seen.cluster("c2").last_failure_reason
+        await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.1"]})
+        await service(etcd, "c2", "demo/echo", "10.2.1.2", number=2)
+        await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.2"]})
+        await seen.until(lambda s: not seen.cluster("c2").failing)
+        assert seen.cluster("c2").state == "ready"
+
+
+async def test_a_peer_is_never_displayed_as_healthy_while_a_part_that_follows_it_fails(
+    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isthmus.clusterset.peers import peer_record
+
+    def fail(self: object, kv: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(peer_record.PeerRecord, "described", fail)
+    peers.add("c2")
+    await etcd.put("isthmus/clusters/v1/c2", b"{}")
+    await announce(etcd, "c2", 2)
+    await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+    async with following(peers) as seen:
+        await seen.until(lambda s: "ZeroDivisionError: a bug" in getattr(seen.cluster("c2"), "failing", ""))
+        await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.1"]})
+        await seen.state("c2", "ready")
+        await service(etcd, "c2", "demo/echo", "10.2.1.2", number=2)
+        await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.2"]})
+        assert seen.cluster("c2").failing
+        assert seen.cluster("c2").failures

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterset_peers import Peers, announce, following, service
-from etcd_server import EtcdServer, running
+from peers.clusterset_peers import Peers, announce, following, service
+from peers.etcd_server import EtcdServer, running
 
-from isthmus.etcd import Limits, Put, Session, binary
+from isthmus.clusterset.peers.sinks import RECORD_LIMITS
+from isthmus.etcd import Put, Session, binary
 
 NUMBER = 2
 
@@ -70,31 +71,30 @@ async def test_a_value_of_ten_megabytes_is_dropped_whenever_it_comes(etcd: Sessi
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"], "c3:demo/echo": ["10.3.1.1"]}
 
 
-async def test_a_list_without_end_is_not_read_and_what_was_known_stays(etcd: Session, peers: Peers) -> None:
-    limits = Limits(keys=50, size=10**9)
-    peers.add("c2", "c3")
-    await flood(etcd, 51)
-    await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
+async def test_a_namespace_of_endless_keys_costs_no_other_namespace_of_its_cluster(etcd: Session, peers: Peers) -> None:
+    limits = RECORD_LIMITS._replace(keys=50)
+    peers.add("c2")
+    await flood(etcd, 200)
+    await service(etcd, "c2", "other/echo", "10.2.1.1", number=2)
+    await service(etcd, "c2", "zzz/echo", "10.2.1.2", number=2)
     await announce(etcd, "c2", 2)
-    await announce(etcd, "c3", 3)
     async with following(peers, kinds=("services",), limits=limits) as seen:
-        await seen.state("c3", "ready")
-        await seen.until(lambda s: "more than 50" in seen.cluster("c2").reason)
-        assert seen.services() == {"c3:demo/echo": ["10.3.1.1"]}
-        await etcd.delete("cilium/state/services/v1/c2/demo/s0")
-        await seen.state("c2", "ready")
-        assert len(seen.services()) == 51
+        row = await seen.state("c2", "ready")
+        assert {"c2:other/echo", "c2:zzz/echo"} <= set(seen.services())
+        assert len(seen.services()) == 50
+        await seen.until(lambda s: seen.cluster("c2").dropped == 152)
+        row = seen.cluster("c2")
+        assert row.dropped_example == "services demo: more records of this namespace than are read"
 
 
 async def test_a_flood_of_keys_is_taken_up_to_the_bound(etcd: Session, peers: Peers) -> None:
-    limits = Limits(keys=50, size=10**9)
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, kinds=("services",), limits=limits) as seen:
+    async with following(peers, kinds=("services",), max_endpoints=50) as seen:
         await seen.state("c2", "ready")
         await flood(etcd, 80)
-        await seen.until(lambda s: seen.cluster("c2").dropped == 30)
-        assert len(seen.services()) == 50
+        await seen.until(lambda s: seen.cluster("c2").dropped == 40)
+        assert len(seen.services()) == 40
         await etcd.delete_prefix("cilium/state/services/v1/c2/")
         await seen.until(lambda s: seen.cluster("c2").dropped == 0 and not seen.services())
         await flood(etcd, 10)
@@ -102,10 +102,9 @@ async def test_a_flood_of_keys_is_taken_up_to_the_bound(etcd: Session, peers: Pe
 
 
 async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers) -> None:
-    limits = Limits(keys=10**6, size=100_000)
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, kinds=("services",), limits=limits) as seen:
+    async with following(peers, kinds=("services",), max_endpoints=500) as seen:  # of 256 bytes each
         await seen.state("c2", "ready")
         await flood(etcd, 20, size=9_900)
         await seen.until(lambda s: seen.cluster("c2").dropped == 10)
@@ -115,10 +114,9 @@ async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers) -> 
 async def test_a_record_that_is_replaced_takes_its_room_once_and_one_that_goes_gives_it_back(
     etcd: Session, peers: Peers
 ) -> None:
-    limits = Limits(keys=10**6, size=100_000)
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, kinds=("services",), limits=limits) as seen:
+    async with following(peers, kinds=("services",), max_endpoints=500) as seen:
         await seen.state("c2", "ready")
         await flood(etcd, 6, size=9_900)
         await flood(etcd, 6, size=9_900)

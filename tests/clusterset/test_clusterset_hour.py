@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from clusterset_peers import Following, Peers, following
-from etcd_server import EtcdServer
+from peers.clusterset_peers import Following, Peers, following
+from peers.etcd_server import EtcdServer
 
-from isthmus.clusterset import endpoints, exports
-from isthmus.clusterset.keys import HEARTBEAT
-from isthmus.clusterset.publisher import Publisher
+from isthmus.clusterset.publishing.publisher import Publisher
+from isthmus.clusterset.records import endpoints, exports
+from isthmus.clusterset.records.keys import HEARTBEAT
 from isthmus.config import ClusterSection
 from isthmus.etcd import Lease, Session
 from isthmus.model import tables
@@ -70,7 +70,7 @@ def peers(tmp_path: Path, each_shared_etcd: EtcdServer) -> Peers:
 @asynccontextmanager
 async def operator(session: Session, *services: ServiceName) -> AsyncIterator[None]:
     """Cluster c2's operator, which publishes these services."""
-    db = Database(tables.RECORDS, tables.DRAINING)
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     with db.write() as txn:
         for name in services:
             published = [Endpoint("10.2.1.1", (Port("http", 8080),))]

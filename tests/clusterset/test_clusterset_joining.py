@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import signal
 import time
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from clusterset_peers import Following
-from joining_world import World, clusters, two_commands
+from msgspec import structs
+from peers.clusterset_peers import QUICK, Following
+from peers.joining_world import World, clusters, two_commands
 
-from isthmus.clusterset import joining, keys, tokens
+from isthmus.clusterset import certificates, joining
 from isthmus.clusterset.errors import JoinError
+from isthmus.clusterset.joining import tokens
+from isthmus.clusterset.peers import Directory
+from isthmus.clusterset.records import keys
 from isthmus.etcd import Credentials, Denied, Session, access
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
@@ -190,10 +196,58 @@ async def test_leaving_undoes_joining_and_may_be_followed_by_joining_again(two: 
         await second.state("c1", "ready")
 
 
+async def test_joining_wires_the_agents_to_the_mirror_and_leaving_takes_that_back(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    behind = c2.folder / "mirrored"
+    section = structs.replace(c2.home.clusterset, mirrored=str(behind), mirror_endpoints=(c2.etcd.endpoint,))
+    c2.home = structs.replace(c2.home, clusterset=section)
+    directory = Directory(str(behind), own=ClusterName("c2"))
+    assert directory.read() == {}
+    await joined(c1, c2)
+    copies = directory.read()[ClusterName("c1")]
+    assert (copies.endpoints, copies.username, copies.id) == ((c2.etcd.endpoint,), "local", 1)
+    assert all(path.stat().st_mode & 0o77 == 0 for path in behind.iterdir())
+    async with copies.session() as agent:
+        await agent.list("cilium/cache/")
+        with pytest.raises(Denied):
+            await agent.list("cilium/state/")
+    (c2.keys.path / "local.password").write_text("another one, of as many characters")
+    await joining.guard(c2.home)
+    async with directory.read()[ClusterName("c1")].session() as agent:
+        await agent.list("cilium/cache/")
+    await joining.leave(c2.home, ClusterName("c1"))
+    assert directory.read() == {}
+    assert sorted(path.name for path in behind.iterdir()) == ["etcd.crt", "local.crt", "local.key"]
+
+
+async def test_a_peer_that_is_granted_access_again_by_its_former_password_has_it(two: tuple[World, World]) -> None:
+    c1, _ = two
+    c2, password, granted = ClusterName("c2"), "long enough to be one", dict[ClusterName, str]()
+    for passwords in ({c2: password}, {}, {c2: password}):
+        await joining.grant(c1.home, passwords, granted)
+        async with c1.home.session() as root:
+            assert ("remote-c2" in await access.users(root)) is bool(passwords)
+
+
 @pytest.mark.parametrize("word", ["", "hello", "isthmus1.", "isthmus1.AAAA", "isthmus1.!!!", "isthmus1.eJwDAAAAAAE"])
 def test_a_word_that_is_no_token_is_refused(word: str) -> None:
     with pytest.raises(JoinError):
         tokens.unpack(word)
+
+
+def test_a_token_that_decompresses_beyond_its_limit_is_refused_without_the_memory_for_it() -> None:
+    """A kilobyte of zeros becomes a megabyte: the field is one that no token has, and the rest would be valid."""
+    entry = tokens.Entry(cluster=ClusterName("c1"), id=1, endpoints=(), ca=b"", certificate=b"", key=b"")
+    token = tokens.Token(entry=entry, number="1", password="x", expires=1)
+    fields = msgspec.to_builtins(token, builtin_types=(bytes,))
+    for size, valid in ((tokens.LIMIT // 2, True), (tokens.LIMIT, False)):
+        packed = zlib.compress(msgspec.msgpack.encode(fields | {"more": b"0" * size}))
+        word = tokens.MARK + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+        if valid:
+            assert tokens.unpack(word) == token
+        else:
+            with pytest.raises(JoinError, match="damaged"):
+                tokens.unpack(word)
 
 
 async def test_a_terminals_line_breaks_do_no_harm(two: tuple[World, World]) -> None:
@@ -210,6 +264,7 @@ async def until_addresses(follower: Following, addresses: list[str]) -> None:
     await follower.until(lambda s: follower.services() == {"c1:demo/echo": addresses})
 
 
+@pytest.mark.slow
 async def test_an_authority_is_changed_under_a_running_clusterset_and_no_backend_leaves(
     two: tuple[World, World],
 ) -> None:
@@ -248,6 +303,7 @@ async def test_an_authority_is_not_switched_while_the_etcd_hangs_but_is_while_it
     await joining.check_next(c2.home, timeout=1.0)
 
 
+@pytest.mark.slow
 async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart_after_the_first_and_last_step(
     two: tuple[World, World],
 ) -> None:
@@ -278,3 +334,24 @@ async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart
             await first.state("c2", "ready")
         assert all(change.new is not None for change in changes.next()[1])
         assert (c1.folder / "peers" / "c2.ca.crt").read_bytes().count(b"BEGIN CERTIFICATE") == 1
+
+
+async def test_a_peers_row_names_the_certificate_that_its_etcd_shows_when_that_is_about_to_end(
+    two: tuple[World, World],
+) -> None:
+    c1, c2 = two
+    await c1.publish("10.1.1.1")
+    await joined(c1, c2)
+    name = c1.home.etcd.endpoints[0]
+    timings = structs.replace(QUICK, handshake_every=6.0)
+    async with c2.following(timings=timings) as second:
+        await second.state("c1", "ready")
+        assert "the certificate that" not in second.cluster("c1").reason
+        pair = certificates.issue(c1.home.folder.signer, "c1", hosts=["127.0.0.1", "localhost"], days=3)
+        good = c1.home.folder.pair("server")
+        text = f"the certificate that {name} shows ends at"
+        for each, expected in ((pair, True), (good, False)):
+            c1.home.folder.save("server.key", each.key)
+            c1.home.folder.save("server.crt", each.certificate)
+            await second.until(lambda _, expected=expected: (text in second.cluster("c1").reason) is expected)  # type: ignore[misc]
+        assert second.cluster("c1").state == "ready"

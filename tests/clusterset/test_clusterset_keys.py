@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from joining_world import World, clusters
+from peers.joining_world import World, clusters
 
 from isthmus.clusterset import pki
+from isthmus.clusterset.errors import PkiError
 from isthmus.etcd import Denied, Session, Tls
 from isthmus.reflector import Transient
 
@@ -73,10 +74,40 @@ async def test_a_servers_pair_is_no_clients_and_a_clients_none_of_a_server(two: 
         assert use._name == ("serverAuth" if pair == "server" else "clientAuth")
 
 
+def test_a_cluster_with_the_longest_name_has_keys_and_another_authority(tmp_path: Path) -> None:
+    folder, name = pki.Folder(tmp_path), "c" * 32
+    folder.ensure(name, ["127.0.0.1"], days=1, domain="clusterset.local")
+    folder.begin_rotation(name)
+    folder.switch()
+    assert len(x509.load_pem_x509_certificates(folder.bundle)) == 2
+
+
 def test_no_two_processes_have_one_key(tmp_path: Path) -> None:
     folder = pki.Folder(tmp_path / "pki")
     folder.ensure("c1", ["127.0.0.1"], days=30)
     assert len({folder.read(f"{pair}.key") for pair in ("ca", "server", *CLIENTS)}) == len(CLIENTS) + 2
+
+
+@pytest.mark.parametrize("file", ["server.crt", "server.key", "node.key"])
+@pytest.mark.parametrize("content", [b"", b"\xff nonsense", b"-----BEGIN CERTIFICATE-----\n"])
+def test_a_pair_that_is_no_certificate_with_its_key_is_issued_anew(tmp_path: Path, file: str, content: bytes) -> None:
+    folder = pki.Folder(tmp_path)
+    folder.ensure("c1", ["127.0.0.1"], days=365, domain="clusterset.local")
+    folder.save(file, content)
+    made = folder.ensure("c1", ["127.0.0.1"], days=365, domain="clusterset.local")
+    assert made == [file.partition(".")[0]]
+
+
+@pytest.mark.parametrize("file", ["ca.crt", "ca.key"])
+def test_an_authority_that_cannot_be_read_is_an_error_with_its_file_and_without_its_content(
+    tmp_path: Path, file: str
+) -> None:
+    folder = pki.Folder(tmp_path)
+    folder.ensure("c1", ["127.0.0.1"], days=365)
+    folder.save(file, b"\xff secret nonsense")
+    with pytest.raises(PkiError, match=r"ca.crt, ca.key: they are no certificate and its key") as caught:
+        folder.ensure("c1", ["127.0.0.1"], days=365)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_pair_of_another_use_is_issued_anew(tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from balancing_world import World, make
-from clusterset_peers import OWN
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from peers.clusterset_peers import OWN
+from rows.balancing_world import World, make
 
-from isthmus.clusterset import endpoints
-from isthmus.clusterset.cache import Cache
-from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.identity import ClusterConfig
-from isthmus.clusterset.timings import FollowerTimings
+from isthmus.clusterset.peers.cache import Cache
+from isthmus.clusterset.peers.follower import Follower
+from isthmus.clusterset.peers.timings import FollowerTimings
+from isthmus.clusterset.records import endpoints
+from isthmus.clusterset.records.identity import ClusterConfig
 from isthmus.config import ClustersetSection
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
@@ -97,9 +97,12 @@ async def test_it_lapses_when_the_lifetime_ends_and_an_endpoint_that_fails_a_pro
 
 @pytest.mark.needs("unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+@pytest.mark.slow
 def test_real_pods_that_answer_are_called_while_their_cluster_cannot_be_reached(tmp_path: Path) -> None:
-    story = [sys.executable, str(ROOT / "tests/support/lapse_story.py"), str(tmp_path)]
-    ran = subprocess.run(["unshare", "-n", *story], capture_output=True, text=True, timeout=280, check=False)
+    story = [sys.executable, "-m", "peers.lapse_story", str(tmp_path)]
+    there = os.environ | {"PYTHONPATH": str(ROOT / "tests" / "support")}
+    command = ["unshare", "-n", *story]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=there)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     parts = [next(iter(json.loads(line))) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert parts == ["heard", "lapsed", "the pod ends too", "heard again"]

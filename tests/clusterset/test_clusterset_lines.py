@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bad_line import line_to
-from clusterset_peers import Peers, announce, following, service
-from etcd_server import EtcdServer
+from machine.bad_line import line_to
+from peers.clusterset_peers import Peers, announce, following, service
+from peers.etcd_server import EtcdServer
 
-from isthmus.clusterset.timings import FollowerTimings
+from isthmus.clusterset.peers.timings import FollowerTimings
 from isthmus.etcd import Session, SessionTimings
 
 QUICK_PINGS = FollowerTimings(look_every=0.05, session=SessionTimings(ping_every=1.0, ping_timeout=0.5))

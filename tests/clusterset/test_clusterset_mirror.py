@@ -6,18 +6,20 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_line import line_to
-from clusterset_peers import Peers, announce, configure, export, following, service
-from etcd_server import EtcdServer, free_ports
-from mirroring import mirroring
+from machine.bad_line import line_to
+from peers.clusterset_peers import Peers, announce, configure, export, following, service
+from peers.etcd_server import EtcdServer, free_ports
+from peers.mirroring import mirroring
 
-from isthmus.clusterset import endpoints
-from isthmus.clusterset.copying import Mirror, republished
-from isthmus.clusterset.timings import FollowerTimings
+from isthmus.clusterset.mirror import Mirror, republished
+from isthmus.clusterset.peers.timings import FollowerTimings
+from isthmus.clusterset.records import endpoints, keys
+from isthmus.clusterset.records.identity import Description, encode
 from isthmus.etcd import Session
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -188,10 +190,49 @@ async def test_a_mirror_that_starts_while_a_peer_is_away_knows_the_peer_by_its_c
             c3 = await row("c3")
             return c3 is not None and c3.state == "refused"
 
+        async def restored() -> bool:
+            c2 = await row("c2")
+            return c2 is not None and (c2.state, c2.id, len(c2.synced)) == ("stale", 2, 2)
+
         await until(refused)
-        c2 = await row("c2")
-        assert c2 is not None
-        assert (c2.state, c2.id, set(c2.synced)) == ("stale", 2, {"services", "serviceexports"})
+        await until(restored)
+
+
+async def test_a_mirror_that_starts_while_a_peer_is_away_knows_since_when(
+    peer_session: Session, own_session: Session, peers: Peers
+) -> None:
+    """An earlier mirror has published it, for readers, whose use of the copies ends so long afterwards."""
+    peers.add("c2")
+    await fill(peer_session)
+    async with mirroring(own_session, peers):
+        await until(lambda: own_session.get("cilium/synced/c2/cilium/cache/services/v1"))
+    away = "2026-01-02T03:04:05Z"
+    await own_session.put(keys.description(C2), encode(Description(away=away)))
+    peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+    async with mirroring(own_session, peers) as mirror:
+
+        async def since() -> str:
+            row = mirror.db.snapshot().get(CLUSTERS, C2) if mirror.db is not None else None
+            return row.since if row is not None and row.state == "stale" else ""
+
+        await until(since)
+        difference = datetime.fromisoformat(await since()) - datetime.fromisoformat(away)
+        assert abs(difference) < timedelta(minutes=5)
+
+
+async def test_a_peer_that_comes_back_is_copied_whole_again(
+    peer_session: Session, own_session: Session, peers: Peers
+) -> None:
+    peers.add("c2")
+    await fill(peer_session)
+    canary = "cilium/synced/c2/cilium/cache/services/v1"
+    async with mirroring(own_session, peers):
+        await until(lambda: own_session.get(canary))
+        peers.remove("c2")
+        await until(is_deleted(own_session, canary))
+        peers.add("c2")
+        await until(lambda: own_session.get(canary))
+        assert await copies(own_session) == ["serviceexports/v1/c2/demo/echo", "services/v1/c2/demo/echo"]
 
 
 async def test_a_peer_that_leaves_takes_everything_of_it_along(
@@ -245,6 +286,7 @@ async def test_there_is_one_mirror_at_a_time_and_another_takes_over(
             await until(_says(second, "mirroring"))
 
 
+@pytest.mark.slow
 async def test_a_mirror_that_is_cut_off_has_stopped_before_another_begins(
     peer_session: Session,
     own_session: Session,
@@ -279,6 +321,7 @@ def _says(mirror: Mirror, text: str) -> Callable[[], Awaitable[bool]]:
     return says
 
 
+@pytest.mark.slow
 async def test_a_wiped_store_gets_its_copies_again(
     peer_session: Session, own_session: Session, own_etcd: EtcdServer, peers: Peers
 ) -> None:

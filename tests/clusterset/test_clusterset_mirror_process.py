@@ -12,12 +12,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from clusterset_peers import OWN, Peers, announce, export, following, service
-from etcd_server import EtcdServer, free_ports
+from peers.clusterset_peers import OWN, Peers, announce, export, following, service
+from peers.etcd_server import EtcdServer, free_ports, running
 
 from isthmus.admin.query import QueryError, Socket
 from isthmus.config import AdminSection, ClustersetSection, Config, EtcdSection, MonitorSection, to_toml
 from isthmus.etcd import Session
+from isthmus.reflector import Transient
 
 CANARY = "cilium/synced/c2/cilium/cache/services/v1"
 
@@ -54,11 +55,12 @@ class Process:
 
 
 @contextmanager
-def mirror(folder: Path, own: EtcdServer, peers: Peers, *, name: str = "mirror") -> Iterator[Process]:
+def mirror(folder: Path, *own: EtcdServer, peers: Peers, name: str = "mirror") -> Iterator[Process]:
     monitor = f"127.0.0.1:{free_ports(1)[0]}"
+    endpoints = tuple(each.endpoint for each in own)
     config = Config(
         cluster=OWN,
-        etcd=EtcdSection(endpoints=(own.endpoint,)),
+        etcd=EtcdSection(endpoints=endpoints, replicas=endpoints if len(endpoints) > 1 else ()),
         clusterset=ClustersetSection(directory=str(peers.folder)),
         admin=AdminSection(socket=str(folder / f"{name}.sock")),
         monitor=MonitorSection(listen=monitor),
@@ -87,7 +89,7 @@ async def test_the_process_mirrors_reports_its_status_and_ends_on_a_signal(
     local = Peers(tmp_path / "local", own_etcd.endpoint)
     peers.add("c2")
     local.add("c2")
-    with mirror(tmp_path, own_etcd, peers) as process:
+    with mirror(tmp_path, own_etcd, peers=peers) as process:
         await until(lambda: own_session.get(CANARY))
         async with following(local) as agent:
             await agent.state("c2", "ready")
@@ -110,9 +112,9 @@ async def test_another_process_stands_by_ready_and_takes_over_at_once(
 ) -> None:
     peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
     peers.add("c2")
-    with mirror(tmp_path, own_etcd, peers) as first:
+    with mirror(tmp_path, own_etcd, peers=peers) as first:
         await until(lambda: own_session.get(CANARY))
-        with mirror(tmp_path, own_etcd, peers, name="second") as second:
+        with mirror(tmp_path, own_etcd, peers=peers, name="second") as second:
             await until(lambda: asyncio.to_thread(second.asked, "readyz"))
             assert "isthmus_mirror_leader 0.0" in await asyncio.to_thread(second.asked, "metrics")
             first.end()
@@ -124,3 +126,39 @@ def test_what_it_cannot_do_without_is_named(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-m", "isthmus", "mirror"], capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith("isthmus mirror: not configured: cluster.name, cluster.id")
+
+
+async def test_each_of_two_etcds_gets_copies_and_one_that_is_away_is_a_warning(
+    peer_session: Session, own_session: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
+    peers.add("c2")
+    with (
+        running(own_etcd.program, tmp_path / "second", "--initial-cluster-token=second") as second,
+        mirror(tmp_path, own_etcd, second, peers=peers) as process,
+    ):
+        async with Session([second.endpoint]) as session:
+            await until(lambda: own_session.get(CANARY))
+            await until(lambda: session.get(CANARY))
+            second.stop()
+
+            async def warned() -> bool:
+                status = await asyncio.to_thread(process.status)
+                assert status is not None
+                assert not status["problems"]
+                return any("gets no copies, others do" in each for each in status["warnings"])
+
+            await until(warned)
+            assert await asyncio.to_thread(process.asked, "readyz") != ""
+            await service(peer_session, "c2", "demo/more", "10.2.1.7", number=2)
+            await until(lambda: own_session.get("cilium/cache/services/v1/c2/demo/more"))
+            second.wipe()
+            second.start()
+            await second.ready(session)
+
+            async def filled() -> bool:
+                with suppress(Transient):
+                    return await session.get("cilium/cache/services/v1/c2/demo/more") is not None
+                return False
+
+            await until(filled)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.clusterset.certificates import SKEW, Expiry, authority, issue
-from isthmus.clusterset.peers import Directory, Peer
+from isthmus.clusterset.peers.peer_files import Directory, Peer
 from isthmus.model.names import ClusterName
 
 C2 = ClusterName("c2")

@@ -9,10 +9,11 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from etcd_server import EtcdServer
+from peers.etcd_server import EtcdServer
 
-from isthmus.clusterset import keys, publishing
-from isthmus.clusterset.publisher import TIMINGS, Publisher, PublisherTimings
+from isthmus.clusterset.publishing import targets as publishing
+from isthmus.clusterset.publishing.publisher import TIMINGS, Publisher, PublisherTimings
+from isthmus.clusterset.records import keys
 from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Listing, Session
 from isthmus.mcs import exports, records
@@ -50,6 +51,7 @@ class Cluster:
             tables.OWN_EXPORTS,
             tables.MERGED,
             tables.RECORDS,
+            tables.REFUSALS,
             tables.DRAINING,
         )
         self.source: Initializer = self.db.initializer(tables.SERVICES, "kubernetes")
@@ -219,13 +221,13 @@ async def test_stale_keys_of_an_earlier_process_are_gone_when_the_canary_comes(e
 async def test_no_canary_comes_before_stale_keys_are_deleted_however_late_that_is(
     etcd: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prune, released = publishing.RecordTarget.prune, asyncio.Event()
+    prune, released = publishing.KeyTarget.prune, asyncio.Event()
 
-    async def late(self: publishing.RecordTarget, rows: Iterable[Record]) -> str:
+    async def late(self: publishing.KeyTarget[Record], rows: Iterable[Record]) -> str:
         await released.wait()
         return await prune(self, rows)
 
-    monkeypatch.setattr(publishing.RecordTarget, "prune", late)
+    monkeypatch.setattr(publishing.KeyTarget, "prune", late)
     start = await etcd.put(service_key("demo/old"), b"{}")
     cluster = Cluster()
     cluster.export(NAME, "10.1.1.1")
@@ -394,6 +396,18 @@ async def test_a_store_that_lost_everything_gets_everything_again_and_the_canary
             assert record.create_revision < canary.create_revision
 
 
+async def test_while_the_etcd_is_down_nothing_counts_as_published(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        cluster = Cluster()
+        cluster.complete()
+        async with publishing_cluster(session, cluster) as publisher, asyncio.timeout(60):
+            for published, then in ((True, own_etcd.stop), (False, own_etcd.start), (True, lambda: None)):
+                while publisher.published is not published:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                then()
+
+
 async def test_an_etcd_that_starts_late_gets_everything(own_etcd: EtcdServer) -> None:
     own_etcd.stop()
     async with Session([own_etcd.endpoint]) as session:
@@ -410,8 +424,8 @@ async def test_an_etcd_that_starts_late_gets_everything(own_etcd: EtcdServer) ->
 
 
 async def test_a_record_the_store_will_never_take_keeps_no_other_from_being_whole(etcd: Session) -> None:
-    db = Database(tables.RECORDS, tables.DRAINING)
-    target = publishing.RecordTarget(etcd, ClusterName("c1"))
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
+    target = publishing.records_target(etcd, ClusterName("c1"))
     rows = [Record("services", ServiceName(f"demo/s{n}"), b"x") for n in range(5)]
     large = Record("services", ServiceName("demo/large"), b"x" * 3_000_000)
     assert db.tables
@@ -421,7 +435,7 @@ async def test_a_record_the_store_will_never_take_keeps_no_other_from_being_whol
 
 
 async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
-    target = publishing.RecordTarget(etcd, ClusterName("c1"))
+    target = publishing.records_target(etcd, ClusterName("c1"))
     rows = [Record("services", ServiceName(f"demo/s{n}"), b"x" * 2_000) for n in range(1_000)]
     before = (await etcd.status()).revision
     assert await target.update(rows) == {}
@@ -432,6 +446,7 @@ async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
     assert (await etcd.list("cilium/state/")).kvs == []
 
 
+@pytest.mark.slow
 async def test_a_publisher_that_dies_is_known_to_be_gone_within_its_lease(etcd: Session) -> None:
     timings = PublisherTimings(heartbeat_ttl=6, renew_every=0.5)
     async with publishing_cluster(etcd, Cluster(), timings=timings):

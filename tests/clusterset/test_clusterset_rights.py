@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, running
+from peers.clusterset_peers import Peers
+from peers.etcd_server import EtcdServer, running
+from peers.mirroring import mirroring
 
-from isthmus.clusterset import keys, rights
+from isthmus.clusterset.joining import rights
+from isthmus.clusterset.records import keys
 from isthmus.etcd import Credentials, Denied, Session, access
 from isthmus.model.names import ClusterName
 
@@ -21,6 +25,7 @@ HELD = (
     "cilium/cluster-config/c1",
     "isthmus/clusters/v1/c1",
     "isthmus/trust/v1/c1",
+    "isthmus/refusals/v1/c1/c2",
 )
 NOT_FOR_PEERS = (
     "isthmus/join/7",
@@ -113,6 +118,23 @@ async def test_the_mirror_writes_copies_and_none_of_our_own_records(guarded: Etc
         for key in (*NOBODYS, HELD[0], HELD[1], HELD[2]):
             with pytest.raises(Denied):
                 await mirror.put(key, b"x")
+
+
+async def test_a_mirror_that_stands_by_watches_the_lock_and_nothing_beside_it(
+    guarded: EtcdServer, tmp_path: Path
+) -> None:
+    peers = Peers(tmp_path / "peers", guarded.endpoint)
+    async with user(guarded, "mirror") as session, mirroring(session, peers) as mirror, asyncio.timeout(60):
+        while not mirror.standing_by:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for _ in range(100):  # for long enough that a server refuses a watch, and nothing is claimed about how long
+            assert mirror.problem == ""
+            await asyncio.sleep(0.02)
+        async with Session([guarded.endpoint], credentials=Credentials("root", "secret")) as root:
+            await root.delete(keys.MIRROR)
+        while mirror.outcome != "mirroring":
+            assert mirror.problem == ""
+            await asyncio.sleep(0.02)
 
 
 async def test_an_agent_behind_a_mirror_reads_the_copies(guarded: EtcdServer) -> None:

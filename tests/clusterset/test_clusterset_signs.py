@@ -7,14 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterset_peers import QUICK, Peers, announce, following, service
-from etcd_server import free_ports
-from joining_world import World, clusters
-from mirroring import mirroring
 from msgspec import structs
+from peers.clusterset_peers import QUICK, Peers, announce, following, service
+from peers.etcd_server import free_ports
+from peers.joining_world import World, clusters
+from peers.mirroring import mirroring
 
-from isthmus.clusterset import joining, keys
-from isthmus.clusterset import peers as peers_module
+from isthmus.clusterset import joining
+from isthmus.clusterset.peers import peer_files
+from isthmus.clusterset.records import keys
 from isthmus.etcd import Session
 from isthmus.model.names import ClusterName
 
@@ -51,7 +52,7 @@ async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
             sessions.append("one more")
             return await super().__aenter__()
 
-    monkeypatch.setattr(peers_module, "Session", Counted)
+    monkeypatch.setattr(peer_files, "Session", Counted)
     await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
     async with following(peers, timings=structs.replace(QUICK, late=2.0)) as seen:
         await seen.state("c2", "ready")

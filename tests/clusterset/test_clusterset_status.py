@@ -8,14 +8,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from admin_world import serving
 from click.testing import CliRunner, Result
-from clusterset_peers import Peers, announce, export, following, service
-from etcd_server import EtcdServer, free_ports
+from peers.clusterset_peers import Peers, announce, export, following, service
+from peers.etcd_server import EtcdServer, free_ports
+from rows.admin_world import serving
 
 from isthmus.cli import root
-from isthmus.clusterset import keys
+from isthmus.clusterset.records import keys
 from isthmus.etcd import Session
+from isthmus.loadbalancer import gateways, own_ranges
+from isthmus.model import tables
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Endpoint, EndpointSet, Port
+from isthmus.model.sources import KUBERNETES
+from isthmus.processes.start import tables_of
+from isthmus.statedb import Database, Derivations
 
 
 @pytest.fixture
@@ -114,6 +121,32 @@ async def test_a_refused_record_is_named(etcd: Session, peers: Peers, tmp_path: 
         result = await status(tmp_path / "agent.sock")
         assert result.exit_code == 0, "refusing it costs its other records nothing"
         assert "services kube-system/dns: cluster c2 may not publish in namespace kube-system" in result.stdout
+
+
+@pytest.mark.parametrize("others", [(), ("192.0.2.1:15443",)])
+async def test_a_gateway_at_an_address_of_our_own_is_refused_with_a_reason(
+    etcd: Session, peers: Peers, tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    """Every node would dial it: here c2 names our API server. A peer without another gateway is not ready."""
+    peers.add("c2")
+    description = {"network": "two", "gateways": ["172.30.1.2:6443", "169.254.169.254:80", *others]}
+    await etcd.put(keys.description(ClusterName("c2")), json.dumps(description).encode())
+    derived = [own_ranges.derived(ClusterName("c1")), gateways.derived()]
+    db = Database(*tables_of(derived, tables.EXPORTS, tables.FAULTS))
+    with db.write() as txn:
+        end = Endpoint("172.30.1.2", (Port("https", 6443),))
+        txn.put(tables.ENDPOINT_SETS, EndpointSet(own_ranges.API_SERVER, ClusterName("c1"), KUBERNETES, "a", (end,)))
+    async with following(peers, db=db) as seen, serving(tmp_path / "agent.sock", db=db):
+        task = asyncio.create_task(Derivations(db, *derived).run())
+        await seen.until(lambda now: now.count(tables.REFUSED_GATEWAYS))
+        await seen.state("c2", "ready")
+        result = await status(tmp_path / "agent.sock")
+        task.cancel()
+    assert result.exit_code == (0 if others else 1)
+    assert (
+        "of its gateways refused: 169.254.169.254:80 (169.254.169.254 is reserved (link-local)), "
+        "172.30.1.2:6443 (172.30.1.2 is an address of an API server of this cluster)"
+    ) in result.stdout
 
 
 async def test_a_process_that_is_not_there_is_not_ready(tmp_path: Path) -> None:

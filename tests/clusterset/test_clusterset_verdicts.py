@@ -9,8 +9,7 @@ import pytest
 from msgspec import structs
 
 from isthmus.clusterset.certificates import Expiry
-from isthmus.clusterset.identity import Capabilities, ClusterConfig, Description
-from isthmus.clusterset.peer_status import (
+from isthmus.clusterset.peers.peer_status import (
     CONFIG,
     Heartbeat,
     PeerFacts,
@@ -20,7 +19,8 @@ from isthmus.clusterset.peer_status import (
     next_change,
     unconfirmed,
 )
-from isthmus.clusterset.timings import TIMINGS
+from isthmus.clusterset.peers.timings import TIMINGS
+from isthmus.clusterset.records.identity import Capabilities, ClusterConfig, Description
 from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
 
@@ -77,34 +77,34 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "id 1 is that of c1",
     ),
     "its configuration went while it is followed": ({**FOLLOWED, "unpublished": "has none"}, "ready", "has none"),
-    "its heartbeat is in time": ({**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE - 1), good_for=LATE)}, "ready", ""),
+    "its heartbeat is in time": ({**FOLLOWED, "heartbeat": Heartbeat(time=ago(LATE - 1), good_for=LATE)}, "ready", ""),
     "its heartbeat is late": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE)},
+        {**FOLLOWED, "heartbeat": Heartbeat(time=ago(LATE), good_for=LATE)},
         "silent",
         "it has had no publisher for 150 s: its operator is not there",
     ),
     "its heartbeat went": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(0), present=False, good_for=0.0)},
+        {**FOLLOWED, "heartbeat": Heartbeat(time=ago(0), exists=False, good_for=0.0)},
         "silent",
         "it has no publisher, its heartbeat has ended: its operator is not there",
     ),
     "it has no heartbeat yet": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(19), present=False, good_for=ABSENT)},
+        {**FOLLOWED, "heartbeat": Heartbeat(time=ago(19), exists=False, good_for=ABSENT)},
         "ready",
         "",
     ),
     "it has had no heartbeat for 20 s": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(20), present=False, good_for=ABSENT)},
+        {**FOLLOWED, "heartbeat": Heartbeat(time=ago(20), exists=False, good_for=ABSENT)},
         "silent",
         "it has no publisher, its heartbeat has ended: its operator is not there",
     ),
     "it is silent and cannot be reached": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE), "lost": ago(1), "failure": "cut off"},
+        {**FOLLOWED, "heartbeat": Heartbeat(time=ago(LATE), good_for=LATE), "lost": ago(1), "failure": "cut off"},
         "stale",
         "cut off",
     ),
     "it is silent and its records are not whole": (
-        {"config": CONFIGURED, "links": {CONFIG: True}, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE)},
+        {"config": CONFIGURED, "links": {CONFIG: True}, "heartbeat": Heartbeat(time=ago(LATE), good_for=LATE)},
         "listing",
         "",
     ),
@@ -194,7 +194,7 @@ def test_stale_is_dated_by_what_made_it_so_and_not_by_when_that_was_seen() -> No
 
 
 def test_silent_is_dated_by_the_last_sign_of_life() -> None:
-    assert judge(facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(200), good_for=LATE)), NOW).since == timestamp(ago(200))
+    assert judge(facts(**FOLLOWED, heartbeat=Heartbeat(time=ago(200), good_for=LATE)), NOW).since == timestamp(ago(200))
 
 
 def test_a_clock_ahead_of_ours_dates_nothing_into_the_future() -> None:
@@ -239,7 +239,7 @@ def test_endpoints_lapse_when_the_lifetime_is_over_and_are_judged_again_then(age
 
 
 def test_a_verdict_changes_at_the_time_of_next_change_and_not_before() -> None:
-    known = facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(100), good_for=LATE))
+    known = facts(**FOLLOWED, heartbeat=Heartbeat(time=ago(100), good_for=LATE))
     due = next_change(known, NOW)
     assert due is not None
     before, then = judge(known, due - timedelta(milliseconds=1)), judge(known, due)
@@ -270,3 +270,15 @@ def test_when_a_certificate_ends_is_in_the_row_long_before() -> None:
     assert judge(facts(), NOW).certificate_ends == ""
     known = facts(expiry=Expiry("/peers/c2.crt", NOW + timedelta(days=300)))
     assert judge(known, NOW).certificate_ends == "2027-09-18T12:00:00Z"
+
+
+def test_the_certificate_that_a_peers_etcd_shows_counts_like_our_own_files() -> None:
+    end = NOW + timedelta(days=3)
+    served = Expiry("the certificate that https://192.0.2.2:2379 shows", end)
+    known = facts(**FOLLOWED, expiry=Expiry("/peers/c2.crt", NOW + timedelta(days=300)), served=served)
+    row = judge(known, NOW)
+    assert (row.state, row.certificate_ends) == ("ready", "2026-11-25T12:00:00Z")
+    assert row.reason.startswith("the certificate that https://192.0.2.2:2379 shows ends at 2026-11-25 12:00 UTC")
+    assert next_change(known, NOW) == end
+    renewed = structs.replace(known, served=served._replace(time=NOW + timedelta(days=90)))
+    assert judge(renewed, NOW).reason == ""

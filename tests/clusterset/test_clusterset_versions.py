@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterset_peers import Peers, announce, configure, export, following, service
-from etcd_server import EtcdServer
+from peers.clusterset_peers import Peers, announce, configure, export, following, service
+from peers.etcd_server import EtcdServer
 
 from isthmus.etcd import Session
 

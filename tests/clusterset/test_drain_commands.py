@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apiserver_world import serving
 from click.testing import CliRunner, Result
-from clusterset_peers import Peers
+from clusters import chaos_clusters
+from clusters.apiserver_world import serving
+from peers.clusterset_peers import Peers
 
 from isthmus import kube
 from isthmus.cli import root
-from isthmus.clusterset import Follower, Publisher
+from isthmus.clusterset import Follower
+from isthmus.clusterset.publishing.publisher import Publisher
 from isthmus.config import ClusterSection, ClustersetSection, KubernetesSection
 from isthmus.desired import ApiTarget
 from isthmus.etcd import Session
+from isthmus.installation import SYSTEM
+from isthmus.kube.objects import core
 from isthmus.kube.objects.core import NODE, SERVICE
 from isthmus.kube.objects.drains import DRAIN
 from isthmus.loadbalancer import drain_objects
@@ -28,7 +32,6 @@ from isthmus.model.names import ClusterName
 from isthmus.processes.draining import DrainClock, report
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Reconciler
-from isthmus_lab.realapi import definitions
 
 NAMESPACE = "kube-system"
 KINDS: tuple[RecordKind, ...] = ("services",)
@@ -36,7 +39,7 @@ C1, C2 = ClusterName("c1"), ClusterName("c2")
 TABLES = (
     tables.CLUSTERS, tables.DRAINS, tables.DRAINING, tables.DRAIN_OBJECTS, tables.DRAIN_OBJECTS_STATUS, tables.OBSERVED,
     tables.NODES, tables.ENDPOINT_SETS, tables.EXPORTS, tables.SERVICES, tables.IMPORTS, tables.RECORDS, tables.PROBES,
-    tables.OWN_RANGES, tables.PEER_POLICIES,
+    tables.OWN_RANGES, tables.PEER_POLICIES, tables.REFUSALS,
 )  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def served(folder: Path) -> Iterator[Path]:
 @asynccontextmanager
 async def defined(kubeconfig: Path) -> AsyncIterator[Server]:
     async with await kube.connect(KubernetesSection(kubeconfig=str(kubeconfig))) as client:
-        await definitions.apply(client)
+        await chaos_clusters.defined(client)
         for kind, namespace, name, spec in EXISTING:
             meta = {"name": name, **({"namespace": namespace} if namespace else {})}
             body = {"apiVersion": "v1", "kind": kind.kind, "metadata": meta, "spec": spec}
@@ -162,6 +165,20 @@ async def test_the_command_that_undoes_a_drain_is_printed_with_the_same_options(
     assert undo == f"clusters undrain c2 --kubeconfig {server.kubeconfig} --namespace {NAMESPACE}"
 
 
+async def test_without_an_option_an_object_goes_where_isthmus_runs(server: Server) -> None:
+    """That is the namespace of ``deploy/`` where it exists, else the default, as in a lab."""
+
+    async def places() -> set[str]:
+        command = ["clusters", "drain", "c2", "--kubeconfig", str(server.kubeconfig)]
+        done = await asyncio.to_thread(CliRunner().invoke, root, command)
+        assert done.exit_code == 0, done.output
+        return {each.metadata.namespace for each in await server.client.list(DRAIN)}
+
+    assert await places() == {NAMESPACE}
+    await server.client.apply(core.NAMESPACE, "", SYSTEM, {"metadata": {"name": SYSTEM}}, field_manager="test")
+    assert await places() == {NAMESPACE, SYSTEM}
+
+
 async def settles(server: Server, name: str, *wanted: str, namespace: str = NAMESPACE) -> None:
     async with asyncio.timeout(60):
         while await server.condition(name, namespace=namespace) != wanted:  # noqa: ASYNC110
@@ -191,6 +208,30 @@ async def test_one_command_drains_a_cluster_for_its_peers_until_another_undoes_i
         await server.command("nodes", "undrain", "n1")
         for db in (own, other):
             await drained(db)
+
+
+async def test_calls_come_back_over_a_ramp_and_the_next_drain_does_not_end_with_it(
+    server: Server, etcd: Session, peers: Peers
+) -> None:
+    peers.add("c2")
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(drained_cluster(server, etcd))
+        other = await stack.enter_async_context(peer(peers))
+        await server.command("clusters", "drain", "c2", "--for", "10m")
+        await drained(other, ("Cluster", "c2"))
+        await server.command("clusters", "undrain", "c2", "--ramp", "10m")
+        for db in (own, other):
+            async with asyncio.timeout(60):
+                await db.until(lambda now: [row.drain.end_ramp for row in now.all(tables.DRAINING)] == [600])
+            [row] = db.snapshot().all(tables.DRAINING)
+            assert (row.left > 0, row.drain.deadline, row.closing) == (True, 600, False)
+        await settles(server, "cluster-c2", "False", "Ramping")
+        await server.command("clusters", "drain", "c2")
+        await settles(server, "cluster-c2", "True", "Drained")
+        await server.command("clusters", "undrain", "c2", "--ramp", "1s")
+        for db in (own, other):
+            await drained(db)
+        await settles(server, "cluster-c2", "False", "Ended")
 
 
 async def test_a_drain_outlives_the_operator_and_another_cluster_is_drained_here_alone(
@@ -226,10 +267,15 @@ async def test_a_tenant_drains_no_cluster(server: Server, etcd: Session) -> None
         ),
         (["clusters", "drain", "No Cluster"], 1, "'No Cluster' cannot be a cluster's name"),
         (["clusters", "undrain", "c2"], 1, "cluster c2 is not drained by a command here: kubectl get drains -A"),
+        (
+            ["nodes", "undrain", "n1", "--ramp", "1m"],
+            1,
+            "node n1 is not drained by a command here: kubectl get drains -A",
+        ),
         (["services", "drain", "echo"], 2, "'echo': want NAMESPACE/NAME"),
         (["clusters", "drain", "c2", "--context", "nowhere"], 1, "nowhere"),
         (["--context", "nowhere", "clusters", "drain", "c2"], 1, "nowhere"),
-        (["nodes", "drain", "n1", "--for", "soon"], 2, "'soon' is no duration: want 90s, 10m or 1h30m"),
+        (["nodes", "drain", "n1", "--for", "soon"], 2, "'soon' is not a duration such as 1h30m"),
         (["nodes", "drain", "n1", "--for", "5s", "--ramp", "1m"], 2, "--for is less than --ramp"),
         (["nodes", "drain", "n1", "--for", "5s", "--existing", "close"], 2, "it excludes --existing close"),
     ],

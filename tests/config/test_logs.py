@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +69,11 @@ def test_a_traceback_has_the_lines_of_code_and_no_values_of_variables(form: str)
     assert "in connect" in logged
     assert "ValueError: refused" in logged
     assert "hunter2" not in logged
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_log_that_cannot_be_written_costs_nothing_else(form: str) -> None:
+    program = PROGRAM.format(level="debug", form=form)
+    with Path("/dev/full").open("w") as full:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+        subprocess.run([sys.executable, "-c", program], stderr=full, check=True, env=environment)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import Load, World, sweep
-from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, host
+from datapath_worlds.bpf_world import Load, World, sweep
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, host
 
 from isthmus.datapath import Datapath, cgroup_root, remove
 
@@ -54,6 +54,18 @@ def served(world: World) -> World:
 def load(served: World) -> Load:
     """Many callers at once, in the cgroup of the programs."""
     return served.load_from(served.cgroup)
+
+
+@pytest.fixture(scope="module")
+def namespaces(served: World) -> tuple[str, str, str]:
+    """Network namespaces of three pods, on the links ``eth0``, ``p1`` and ``p2`` of the node."""
+    return served.client, served.pod(1), served.pod(2)
+
+
+@pytest.fixture(scope="module")
+def pods(served: World, namespaces: tuple[str, str, str]) -> list[Load]:
+    """Three pods: each has a network namespace, a cgroup and a link to the node."""
+    return [served.load_from(served.cgroup / f"pod{n}", namespace=name) for n, name in enumerate(namespaces)]
 
 
 @pytest.fixture

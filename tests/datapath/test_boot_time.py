@@ -21,4 +21,4 @@ def test_times_move_with_a_clock_that_is_set_and_not_with_one_that_is_slewed(
 ) -> None:
     walls = iter([1000.0, *(1000.0 + each for each in offsets)])
     boot = BootTime(wall=lambda: next(walls), monotonic=lambda: 0.0)
-    assert [boot.now() for _ in offsets] == pytest.approx([1000.0 + each for each in expected])
+    assert [boot.current() for _ in offsets] == pytest.approx([1000.0 + each for each in expected])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import (
+from datapath_worlds.bpf_world import (
     BACKENDS,
     NO_SOCKET,
     Caller,
@@ -20,9 +20,9 @@ from bpf_world import (
     programmed,
     target,
 )
-from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6, host
-from lab_running import until
-from namespaces import put
+from datapath_worlds.failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6, host
+from labs.lab_running import until
+from machine.namespaces import put
 
 from isthmus.datapath import Datapath, remove, view
 from isthmus.datapath.core import attach, libbpf, shapes
@@ -48,6 +48,14 @@ def kept(request: pytest.FixtureRequest, rescuing: Datapath) -> Iterator[str]:
         return
     with no_place_is_free(rescuing):
         yield request.param
+
+
+@pytest.fixture(scope="module")
+def echoes(world: World) -> list[str]:
+    """More backends than a socket keeps."""
+    endpoints = [f"10.8.0.1:{port}" for port in range(9001, 9021)]
+    world.echo(*endpoints)
+    return endpoints
 
 
 @pytest.fixture
@@ -83,6 +91,24 @@ def test_answers_to_one_udp_socket_come_from_each_service_that_it_asked(
     assert places(rescuing) <= before
 
 
+def test_of_many_services_that_a_udp_socket_asks_the_last_eight_are_known_by_their_replies(
+    world: World, rescuing: Datapath, caller: Caller, echoes: list[str], kept: str
+) -> None:
+    vips = [f"10.96.8.{n}" for n in range(1, len(echoes) + 1)]
+    rows = [
+        plan(f"echo{vip}", vip, group(backend, protocol="UDP"), protocol="UDP")
+        for vip, backend in zip(vips, echoes, strict=True)
+    ]
+    programmed(rescuing.target(), *rows)
+    for vip in vips:
+        assert caller.udp(vip, name="many")["from"] == f"{vip}:80"
+    for vip in vips[-8:]:
+        caller.calls("ask", vip, 80, name="many")
+    replies = [caller.calls("hear", "", 0, name="many")[0]["from"] for _ in vips[-8:]]
+    assert sorted(replies) == sorted(f"{vip}:80" for vip in vips[-8:])
+    caller.calls("close", "", 0, name="many")
+
+
 def test_a_connected_udp_socket_has_the_service_as_its_peer(rescuing: Datapath, caller: Caller, kept: str) -> None:
     programmed(rescuing.target(), plan("echo", VIP, group(*BACKENDS[:3], protocol="UDP"), protocol="UDP"))
     before = places(rescuing)
@@ -94,6 +120,7 @@ def test_a_connected_udp_socket_has_the_service_as_its_peer(rescuing: Datapath, 
 
 @pytest.mark.parametrize("vip", [VIP, f"::ffff:{VIP}"])
 @pytest.mark.parametrize("bad", [REFUSES, SILENT])
+@pytest.mark.slow
 def test_a_dead_backend_is_left_and_blamed(rescuing: Datapath, load: Load, kept: str, bad: str, vip: str) -> None:
     steps = group(bad), group(GOOD[0], tier=1)
     programmed(rescuing.target(), plan("echo", VIP, *steps, ejection=Ejection(50, 60.0, 60.0)))
@@ -129,6 +156,7 @@ def test_a_connect_by_multipath_tcp_that_makes_no_syn_leaves_no_place(rescuing: 
 
 @needs_multipath
 @pytest.mark.own_datapath
+@pytest.mark.slow
 def test_nor_does_one_on_a_kernel_that_has_no_helper_to_tell_subflows(
     served: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, World, done, group, plan
+from datapath_worlds.bpf_world import BACKENDS, World, done, group, plan
 
 from isthmus.datapath import CallersFirst, Datapath, view
 from isthmus.datapath.core.namespaces import inside_pod, processes_below
@@ -44,11 +44,11 @@ def test_a_namespace_with_the_inode_of_one_that_has_gone_is_another_caller(world
     for _ in range(15):  # the inode may be taken by a namespace of a test beside this one: then by way of another
         with pod(world.cgroup) as pid:
             first = inode(pid)
-            assert known.renew({POD}) == 1
+            assert known.renew({POD: None}) == 1
         for _ in range(20):  # it is free once the kernel has cleaned up
             with pod(world.cgroup) as pid:
                 if inode(pid) == first:
-                    known.renew({POD})
+                    known.renew({POD: None})
                     assert [row["cookie"] for row in view.dump(datapath.maps)["callers"]] == [callers.cookie(pid)]
                     return
     pytest.fail("the kernel did not reuse the inode: this test has shown nothing")
@@ -59,9 +59,9 @@ def test_a_namespace_that_is_known_is_not_entered_again(
 ) -> None:
     known = datapath.callers()
     with pod(world.cgroup):
-        assert known.renew({POD}) == 1
+        assert known.renew({POD: None}) == 1
         monkeypatch.setattr(callers, "cookie", lambda _: pytest.fail("it was entered"))
-        assert known.renew({POD}) == 1
+        assert known.renew({POD: None}) == 1
 
 
 def test_a_pod_that_ends_while_pods_are_looked_through_is_left_out_and_the_others_are_found(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_
     hashing = plan("hash", "10.96.7.8", group(BACKENDS[0]), consistent=True)
     leaving = plan("skip", "10.96.7.7", group(BACKENDS[1]), skip=("10.7.0.1",))
     with pod(world.cgroup):
-        known.renew({POD})
+        known.renew({POD: None})
         failures = await target.update([hashing, leaving])
     assert list(failures) == [leaving.key]
     assert "no SO_NETNS_COOKIE" in failures[leaving.key]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bpf_world import Load, group, places, plan, programmed
-from failing_backends import GOOD, REFUSES, SILENT, VIP
-from lab_running import until
+from datapath_worlds.bpf_world import Load, group, places, plan, programmed
+from datapath_worlds.failing_backends import GOOD, REFUSES, SILENT, VIP
+from labs.lab_running import until
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
@@ -26,6 +26,7 @@ def counted(datapath: Datapath) -> dict[tuple[str, str], int]:
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("bad", [REFUSES, SILENT])
+@pytest.mark.slow
 def test_a_rescued_connect_counts_for_the_cluster_that_answered(rescuing: Datapath, load: Load, bad: str) -> None:
     groups = group(bad, cluster="c1"), group(GOOD[0], tier=1, cluster="c2")
     programmed(rescuing.target(), plan("echo", VIP, *groups, ejection=NEVER))

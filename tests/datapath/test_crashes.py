@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
-import bpf_lives
 import pytest
-from bpf_model import TellingMaps, canonical
-from bpf_world import BACKENDS, World, done, programmed
+from datapath_worlds import bpf_lives
+from datapath_worlds.bpf_model import TellingMaps, canonical
+from datapath_worlds.bpf_world import BACKENDS, World, done, programmed
 
 from isthmus.datapath import Datapath, PlanTarget, view
 from isthmus.datapath.core.manifest import Row
@@ -22,6 +23,7 @@ LIVES = 15
 
 
 @pytest.mark.parametrize("seed", [1])
+@pytest.mark.slow
 async def test_killed_at_any_map_operation_it_converges_with_its_numbers_and_no_call_fails(
     world: World, datapath: Datapath, seed: int
 ) -> None:
@@ -30,9 +32,11 @@ async def test_killed_at_any_map_operation_it_converges_with_its_numbers_and_no_
     datapath.close()
     lives = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(Path(bpf_lives.__file__)),
+        "-m",
+        "datapath_worlds.bpf_lives",
         *(world.pin, str(world.cgroup), str(seed), str(LIVES)),
         stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(bpf_lives.__file__).parents[1])},
     )
     output = asyncio.create_task(lives.communicate())
     answers: list[dict[str, str]] = []

@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import dns.message
 import pytest
-from bpf_world import (
+from answers.names_node import within
+from datapath_worlds.bpf_world import (
     BACKENDS,
     CLUSTER_DNS,
     CLUSTER_DNS6,
@@ -18,11 +20,11 @@ from bpf_world import (
     World,
     group,
     needs_cookies,
+    no_place_is_free,
     plan,
     programmed,
 )
 from msgspec import structs
-from names_node import within
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.alive import Alive
@@ -38,6 +40,7 @@ ORDINARY = {"answer": f"{CLUSTER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53",
 STEERED = {"answer": f"{SERVER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53", "peer": ""}
 
 
+@pytest.mark.slow
 async def test_questions_are_steered_until_the_deadline_and_no_longer(world: World, datapath: Datapath) -> None:
     assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
     alive = await Alive.open(world.pin)
@@ -91,6 +94,21 @@ async def test_only_udp_to_port_53_of_that_address_is_steered(world: World, data
     alive.renew(60)
     assert world.caller.tcp(CLUSTER_DNS, 53)["answer"] == f"{CLUSTER_DNS}:53 10.7.0.1"
     assert world.caller.udp(CLUSTER_DNS, 80)["answer"] == f"{CLUSTER_DNS}:80 10.7.0.1"
+    alive.close()
+
+
+@pytest.mark.parametrize("kind", ["udp", "tcp"])
+async def test_a_question_of_the_name_server_itself_is_not_sent_back_to_it(
+    world: World, datapath: Datapath, kind: str
+) -> None:
+    alive = await Alive.open(world.pin)
+    alive.takes_tcp = True
+    for server, seen in ((CLUSTER_DNS, "10.7.0.1"), (CLUSTER_DNS6, "fd00:7::1")):
+        asked = f"[{server}]:53" if ":" in server else f"{server}:53"
+        alive.renew(60)
+        assert getattr(world.caller, kind)(server, 53)["answer"] != f"{asked} {seen}", "those of others are steered"
+        [found] = world.caller.calls("own", server, 53, kind=kind)
+        assert found == {"answer": f"{asked} {seen}"}
     alive.close()
 
 
@@ -240,6 +258,21 @@ async def test_every_server_that_pods_have_as_nameserver_is_steered_and_no_other
     assert (found["answer"], found.get("from", found["peer"])) == (STEERED["answer"], "10.8.0.60:53")
     udp, tcp, nobody = world.caller.udp, world.caller.tcp, "10.8.0.61"
     assert "error" in (udp(nobody, 53, patience=0.5) if transport == "udp" else tcp(nobody, 53))
+    alive.close()
+
+
+@pytest.mark.parametrize("place", ["a place", "no place"])
+async def test_one_socket_that_asks_two_resolvers_is_answered_by_the_one_it_asked_last(
+    world: World, datapath: Datapath, place: str
+) -> None:
+    """As the resolver of musl does it, with two nameservers that are steered to one server."""
+    NamesTarget(datapath.maps, structs.replace(world.dns, resolvers=("10.8.0.60",)), lifetime=60)
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    with no_place_is_free(datapath) if place == "no place" else nullcontext():
+        for asked in (CLUSTER_DNS, "10.8.0.60", CLUSTER_DNS, "10.8.0.60"):
+            answer = world.caller.udp(asked, 53, name=f"musl {place}")
+            assert (answer["answer"], answer["from"]) == (STEERED["answer"], f"{asked}:53")
     alive.close()
 
 

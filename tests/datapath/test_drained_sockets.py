@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from bpf_world import BACKENDS, Caller, World, group, plan, programmed, target
+from datapath_worlds.bpf_world import BACKENDS, Caller, World, group, plan, programmed, target
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.core import shapes
@@ -64,11 +64,28 @@ def test_tcp_connections_that_called_the_service_are_closed_and_those_of_another
 
 
 @pytest.mark.bpf
-@pytest.mark.parametrize(("protocol", "read"), [("UDP", set()), ("TCP", {"flows", "call_places"})])
-def test_what_tcp_sockets_called_is_read_only_to_close_tcp_connections(
+def test_a_udp_socket_of_another_service_with_the_same_backend_is_not_closed(world: World, datapath: Datapath) -> None:
+    shared = group(FIRST, protocol="UDP")
+    programmed(datapath.target(), *(plan(n, vip, shared, protocol="UDP") for n, vip in (("a", VIP), ("b", OTHER))))
+    caller = world.call_from(world.cgroup)
+    host, port = FIRST.split(":")
+    for name, called, at in (("a", VIP, 80), ("b", OTHER, 80), ("direct", host, int(port))):
+        caller.calls("keep", called, at, name=name)
+    assert datapath.drained_sockets(Database(*TABLES)).destroy({call(VIP, FIRST, protocol="UDP")}) == 1
+    assert alive(caller, "a", "b", "direct") == ["b", "direct"]
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize(
+    ("protocol", "read"),
+    [
+        ("UDP", {"call_places", "pod_links", "udp_connects", "udp_flows", "udp_unknown"}),
+        ("TCP", {"call_places", "flows"}),
+    ],
+)
+def test_of_what_sockets_called_only_that_of_the_drained_protocol_is_read(
     datapath: Datapath, monkeypatch: pytest.MonkeyPatch, protocol: Protocol, read: set[str]
 ) -> None:
-    """All places are 2 MB, which a drain of UDP alone need not read."""
     names, items = set[str](), KernelMaps.items
 
     def noted(maps: KernelMaps, name: str) -> Iterable[tuple[bytes, bytes]]:

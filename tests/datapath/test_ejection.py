@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 import pytest
-from bpf_world import Load, World, group, plan, programmed, target
-from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
-from lab_running import PATIENCE, until
+from datapath_worlds.bpf_world import Load, World, group, plan, programmed, target
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
+from labs.lab_running import PATIENCE, until
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.clock import BootTime
+from isthmus.datapath.failures import codecs
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Ejection
@@ -26,13 +28,20 @@ LONG = Ejection(after=3, first=3600.0, longest=3600.0)
 
 @pytest.fixture
 def watch(datapath: Datapath) -> FailureWatch:
-    db = Database(tables.BACKENDS, tables.FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
     with db.write() as txn:
         for endpoint in (*GOOD, REFUSES, SILENT):
             of = target(endpoint)
             key = BackendKey(ServiceName("demo/echo"), of.cluster, of.address, of.port, of.protocol)
             txn.put(tables.BACKENDS, Backend(key=key, port_names=("",)))
     return FailureWatch(datapath.maps, datapath.state, db, longest=1.0)
+
+
+def ejected_by_two(watch: FailureWatch, pods: list[Load]) -> bool:
+    """Two pods call until they have found it dead."""
+    for pod in pods[:2]:
+        pod.run(VIP, calls=60)
+    return watch.step() == 1
 
 
 def families(bad: str, bad6: str) -> list[object]:
@@ -43,6 +52,7 @@ def families(bad: str, bad6: str) -> list[object]:
 
 
 @pytest.mark.parametrize(("vip", "backends"), families(REFUSES, REFUSES6))
+@pytest.mark.slow
 def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
     datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:
@@ -57,6 +67,7 @@ def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
 
 
 @pytest.mark.parametrize(("vip", "backends"), families(SILENT, SILENT6))
+@pytest.mark.slow
 def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
     datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:
@@ -70,6 +81,47 @@ def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
     assert load.run(vip, calls=300, at_once=15, timeout=PATIENCE).ended == {"ok": 300}
 
 
+def test_failures_are_counted_in_a_row_and_a_success_begins_anew(served: World, datapath: Datapath, load: Load) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(REFUSES), ejection=LONG))
+    assert load.run(VIP, calls=2).failed == 2
+    process = served.serve(REFUSES)
+    try:
+        assert load.run(VIP, calls=1).failed == 0
+    finally:
+        process.kill()
+        process.wait(60)
+    assert load.run(VIP, calls=2).failed == 2
+    for name in ("failing", "caller_failing"):
+        assert [(row["failures"], row["ejected"]) for row in view.rows(datapath.maps, name)] == [(2, False)]
+
+
+def test_connects_given_up_before_the_first_syn_is_repeated_count_as_silent(datapath: Datapath, load: Load) -> None:
+    """Clients of memcached, nginx and Redis wait 50 to 150 ms."""
+    programmed(datapath.target(), plan("echo", VIP, group(SILENT), group(GOOD[0], tier=1), ejection=LONG))
+    assert load.run(VIP, calls=3, timeout=0.1).ended == {"timeout while connecting": 3}
+    [row] = view.rows(datapath.maps, "caller_failing")
+    assert (row["backend"], row["ejected"], row["reason"]) == (f"{SILENT}/TCP", True, "silent")
+    assert load.run(VIP, calls=20, timeout=PATIENCE).answered == {GOOD[0]: 20}
+
+
+def test_a_connect_given_up_within_three_round_trips_is_no_failure_and_stays_the_trial(
+    datapath: Datapath, load: Load
+) -> None:
+    """It says nothing of the backend, which the next caller with such a time-out would try as much in vain."""
+    times = Ejection(after=1, first=0.2, longest=0.2)
+    programmed(datapath.target(), plan("echo", VIP, group(SILENT), ejection=times))
+    assert load.run(VIP, calls=1, timeout=0.1).failed == 1
+    [before] = view.rows(datapath.maps, "caller_failing")
+    [(cluster, _)] = datapath.maps.items("clusters")
+    assert datapath.maps.put("round_trips", [(cluster, (10_000_000).to_bytes(4, "little"))]) == {}
+    time.sleep(0.5)
+    assert load.run(VIP, calls=1, timeout=0.1).failed == 1
+    [after] = view.rows(datapath.maps, "caller_failing")
+    assert (before["failures"], after["failures"]) == (1, 1)
+    [(_, value)] = datapath.maps.items("caller_failing")
+    assert codecs.CALLER_FAILING.named(value)["trial"] != 0
+
+
 def test_calls_go_to_the_next_tier_when_all_of_the_first_are_ejected(datapath: Datapath, load: Load) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=LONG))
     assert load.run(VIP, calls=20).ended == {"ECONNREFUSED": 3, "ok": 17}
@@ -79,7 +131,7 @@ def test_when_all_are_ejected_all_are_called(datapath: Datapath, load: Load) -> 
     """Panic: a failing backend is better than none."""
     programmed(datapath.target(), plan("echo", VIP, group(REFUSES, SILENT), ejection=LONG))
     load.run(VIP, calls=60, at_once=6, timeout=0.5)
-    assert {row["backend"]: row["ejected"] for row in view.rows(datapath.maps, "failing")} == {
+    assert {row["backend"]: row["ejected"] for row in view.rows(datapath.maps, "caller_failing")} == {
         f"{REFUSES}/TCP": True,
         f"{SILENT}/TCP": True,
     }
@@ -88,12 +140,12 @@ def test_when_all_are_ejected_all_are_called(datapath: Datapath, load: Load) -> 
 
 
 def test_a_single_call_tries_it_again_and_success_brings_it_back(
-    served: World, datapath: Datapath, load: Load, watch: FailureWatch
+    served: World, datapath: Datapath, pods: list[Load], watch: FailureWatch
 ) -> None:
     times = Ejection(after=3, first=0.3, longest=0.3)
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=times))
-    load.run(VIP, calls=40)
-    assert watch.step() == 1
+    until(partial(ejected_by_two, watch, pods), what="it is ejected for all")
+    load = pods[0]
     result = load.run(VIP, calls=30, at_once=10, pause=0.05)  # each window of 0.3 s lets one call through
     assert result.failed <= 3, result.ended
     process = served.serve(REFUSES)
@@ -104,13 +156,14 @@ def test_a_single_call_tries_it_again_and_success_brings_it_back(
         process.kill()
         process.wait(60)
     assert watch.step() == 0
-    assert not any(row["ejected"] for row in view.rows(datapath.maps, "failing"))
+    maps = ("failing", "caller_failing")
+    assert not any(row["ejected"] for name in maps for row in view.rows(datapath.maps, name))
 
 
 def test_the_time_is_raised_once_for_a_window_however_many_calls_fail_late(datapath: Datapath, load: Load) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(SILENT), ejection=LONG))
     load.run(VIP, calls=60, at_once=60, timeout=3.0)
-    assert [(row["failures"], row["level"]) for row in view.rows(datapath.maps, "failing")] == [(60, 1)]
+    assert [(row["failures"], row["level"]) for row in view.rows(datapath.maps, "caller_failing")] == [(60, 1)]
 
 
 def test_a_client_with_affinity_is_moved_and_then_stays(datapath: Datapath, load: Load) -> None:
@@ -118,8 +171,17 @@ def test_a_client_with_affinity_is_moved_and_then_stays(datapath: Datapath, load
     for _ in range(30):
         datapath.maps.drop("affinity", [key for key, _ in datapath.maps.items("affinity")])
         load.run(VIP, calls=1)
-    assert [row["ejected"] for row in view.rows(datapath.maps, "failing")] == [True]
+    assert [row["ejected"] for row in view.rows(datapath.maps, "caller_failing")] == [True]
     assert len(load.run(VIP, calls=30).answered) == 1
+
+
+def test_a_caller_whose_backend_of_a_ring_is_ejected_stays_with_one_other(datapath: Datapath, load: Load) -> None:
+    tiers = group(REFUSES), group(*GOOD, tier=1)
+    programmed(datapath.target(), plan("echo", VIP, *tiers, consistent=True, ejection=LONG))
+    load.run(VIP, calls=10, at_once=1)
+    result = load.run(VIP, calls=40)
+    assert result.ended == {"ok": 40}
+    assert len(result.answered) == 1
 
 
 def test_never_means_never(datapath: Datapath, load: Load) -> None:
@@ -130,12 +192,11 @@ def test_never_means_never(datapath: Datapath, load: Load) -> None:
 
 
 def test_an_ejected_backend_is_shown_with_why_and_until_when(
-    datapath: Datapath, load: Load, watch: FailureWatch
+    datapath: Datapath, pods: list[Load], watch: FailureWatch
 ) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
     began = time.time()
-    load.run(VIP, calls=60)
-    assert watch.step() == 1
+    assert ejected_by_two(watch, pods)
     [row] = watch._db.snapshot().all(tables.FAILURES)
     assert (row.key.address, row.reason) == (host(REFUSES), "refused")
     assert row.failures >= 3
@@ -144,10 +205,11 @@ def test_an_ejected_backend_is_shown_with_why_and_until_when(
     assert row.until - row.since == pytest.approx(LONG.first, abs=1)
 
 
-def test_times_of_an_ejection_follow_a_clock_that_is_set(datapath: Datapath, load: Load, watch: FailureWatch) -> None:
+def test_times_of_an_ejection_follow_a_clock_that_is_set(
+    datapath: Datapath, pods: list[Load], watch: FailureWatch
+) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
-    load.run(VIP, calls=60)
-    watch.step()
+    assert ejected_by_two(watch, pods)
     [before] = watch._db.snapshot().all(tables.FAILURES)
     watch._boot = BootTime(wall=lambda: time.time() + 3600)
     watch.step()
@@ -164,7 +226,8 @@ def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_mor
     assert list(datapath.maps.items("gates")) != list(datapath.maps.items("settled"))
     programmed(to, plan("echo", VIP, group(GOOD[0]), ejection=LONG))
     assert watch.step() == 0
-    assert view.rows(datapath.maps, "failing") == view.rows(datapath.maps, "trials") == []
+    for name in ("failing", "caller_failing", "trials"):
+        assert view.rows(datapath.maps, name) == []
     assert list(datapath.maps.items("gates")) == list(datapath.maps.items("settled"))
 
 
@@ -178,6 +241,7 @@ def time_out(world: World) -> int:
     return next(first for first in (200, 1000, 1200) if found in (first << doubled for doubled in range(7)))
 
 
+@pytest.mark.slow
 def test_the_first_syn_is_sent_again_in_time(world: World, load: Load) -> None:
     """After 200 ms and not after the kernel's second; and a silent backend is counted."""
     for seconds, milliseconds in ((0.2, 200), (0.0, 1000)):
@@ -192,6 +256,7 @@ def test_the_first_syn_is_sent_again_in_time(world: World, load: Load) -> None:
         opened.close()
 
 
+@pytest.mark.slow
 def test_round_trips_bound_the_time_out_from_below(world: World, load: Load) -> None:
     opened = world.open(syn_timeout=0.05)
     programmed(opened.target(), plan("echo", VIP, group(SILENT)), plan("other", "10.96.7.8", group(GOOD[0])))

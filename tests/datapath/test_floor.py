@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import bpf_object
 import pytest
+from datapath_worlds import bpf_object
 
 from isthmus.datapath.core import libbpf
 from isthmus.datapath.core.attach import CGROUP_SOCK_ADDR, CONSTANTS, HELPERS, OBJECT
@@ -52,6 +52,7 @@ CALLABLE: Final = {
     130: EVERY,  # ringbuf_output
     131: EVERY,  # ringbuf_reserve
     132: EVERY,  # ringbuf_submit
+    134: EVERY,  # ringbuf_query
     137: {TC, CGROUP_SOCK_ADDR, SOCK_OPS},  # skc_to_tcp_sock
 }
 """Types of programs that may call a helper in 5.10: sock_filter_func_proto(), sock_addr_func_proto(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from bpf_world import BACKENDS, Load, World, group, needs_cookies, plan, programmed, refused
-from failing_backends import GOOD, GOOD6, REFUSES, SILENT, VIP, VIP6
+from datapath_worlds.bpf_world import BACKENDS, Caller, Load, World, group, needs_cookies, plan, programmed, refused
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, SILENT, VIP, VIP6
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, remove
@@ -104,6 +105,13 @@ def recorded(recording: Datapath, served: World) -> Iterator[Recorded]:
     made.reader.close()
 
 
+@pytest.fixture(scope="module")
+def other(served: World) -> Caller:
+    """A caller in another pod, which the agent does not know."""
+    return served.call_from(served.cgroup, namespace=served.pod(1))
+
+
+@pytest.mark.slow
 def test_a_call_of_an_island_has_its_gateways_that_answered_then(recorded: Recorded, load: Load) -> None:
     """Its backend is the listener of this node's Envoy."""
     host, port = GOOD[0].split(":")
@@ -175,6 +183,7 @@ def test_a_call_that_passes_over_an_ejected_backend_has_it_as_the_one_asked(reco
     assert {flow.asked.address for flow in passed} == {REFUSES}
     assert {flow.asked.address for flow in found if flow.verdict == "called"} == {GOOD[0]}
     assert {flow.answered.address for flow in found} == {GOOD[0]}
+    assert {flow.for_caller for flow in passed} == {True}, "one pod alone has met it"
     assert len(passed) == recorded.counted()["ejected"] - before
     assert 5 < len(passed) < 55
 
@@ -293,10 +302,64 @@ def configured(recording: Datapath, **settings: int) -> Iterator[None]:
 
 
 def test_one_call_of_sixteen_is_recorded(recorded: Recorded, load: Load) -> None:
-    recorded.programmed(plan("echo", VIP))
+    recorded.programmed(plan("echo", VIP, group(GOOD[0])))
     with configured(recorded.datapath, flows=16):
         load.run(VIP, calls=1600, at_once=20)
-    assert 50 < len(recorded.read()) < 150, "of 1,600 calls 100 ± 10"
+    assert 50 < len(recorded.read("connected")) < 150, "of 1,600 calls 100 ± 10"
+
+
+SELDOM = 0xFFFF_FFFF
+"""One call of so many is sampled: none of a test's."""
+
+
+@needs_cookies
+def test_every_call_that_fails_or_is_rescued_is_recorded_however_few_are_sampled(
+    recorded: Recorded, load: Load, world: World
+) -> None:
+    good, bad = group(GOOD[0]), group(REFUSES)
+    with configured(recorded.datapath, flows=SELDOM):
+        recorded.programmed(plan("echo", VIP, good))
+        load.run(VIP, calls=5)
+        assert recorded.read() == []
+        recorded.programmed(plan("echo", VIP, bad, ejection=NEVER))
+        load.run(VIP, calls=5)
+        failed = recorded.read()
+        assert [(flow.state, flow.verdict, flow.reason, flow.pod) for flow in failed] == [
+            ("failed", "failed", "refused", "demo/client")
+        ] * 5
+        assert all(abs(time.time() - flow.time) < 60 and 0 < flow.took < 10 for flow in failed)
+        recorded.programmed(plan("echo", VIP, bad, group(GOOD[0], tier=1), ejection=NEVER))
+        load.run(VIP, calls=5)
+        rescued = recorded.read()
+        assert [flow.verdict for flow in rescued if flow.state == "connected"] == ["rescued"] * 5
+        ended = sum(flow.state == "ended" for flow in rescued)
+        assert len(recorded.ended(5 - ended)) == 5 - ended
+        recorded.programmed(plan("echo", VIP))
+        assert world.caller.tcp(VIP) == refused()
+        assert [flow.verdict for flow in recorded.read()] == ["refused"]
+        recorded.programmed(plan("echo", VIP, group(SILENT), ejection=NEVER))
+        with configured(recorded.datapath, flows=SELDOM, syn_timeout=30_000):
+            load.run(VIP, calls=1, timeout=0.1)
+        assert [flow.state for flow in recorded.read()] == ["given up"]
+
+
+def test_a_pod_that_fails_without_end_is_recorded_a_hundred_times_at_once(
+    recorded: Recorded, world: World, other: Caller
+) -> None:
+    """Another pod's failures are, too; what is left out is counted."""
+    recorded.programmed(plan("echo", VIP))
+    with configured(recorded.datapath, flows=SELDOM):
+        recorded.datapath.maps.drop(
+            "flow_allowances", [key for key, _ in recorded.datapath.maps.items("flow_allowances")]
+        )
+        began = time.monotonic()
+        world.caller.calls("tcp", VIP, 80, times=1000)
+        other.calls("tcp", VIP, 80, times=50)
+        since = time.monotonic() - began
+        callers = Counter(flow.source.partition(":")[0] for flow in recorded.read())
+    assert 100 <= callers.pop(CLIENT) <= 101 + 50 * since
+    assert callers.total() == 50
+    assert recorded.lost >= 900 - 50 * since - 1
 
 
 def test_off_means_that_nothing_is_written(recorded: Recorded, load: Load) -> None:
@@ -304,21 +367,34 @@ def test_off_means_that_nothing_is_written(recorded: Recorded, load: Load) -> No
     with configured(recorded.datapath, flows=0):
         load.run(VIP, calls=20)
     assert recorded.read() == []
-    section = DatapathSection(cgroup="/")
-    assert section.flows == "off"
+    section = DatapathSection(cgroup="/", flows="off")
     assert CONFIG.named(settings(section, DnsSection()))["flows"] == 0
 
 
 def test_records_that_find_no_room_are_counted(recorded: Recorded, world: World) -> None:
     recorded.programmed(plan("echo", VIP))
-    calls = ROOM + 300
+    calls, before = ROOM + 300, recorded.reader.stats().lost
     world.caller.calls("tcp", VIP, 80, times=calls)
     found = recorded.read()
     assert len(found) + recorded.lost == calls
     assert recorded.lost >= 250
-    assert recorded.reader.stats().lost == recorded.lost
+    assert recorded.reader.stats().lost - before == recorded.lost
     world.caller.tcp(VIP)
     assert len(recorded.read()) == 1, "it goes on"
+
+
+def test_a_pod_that_calls_without_end_leaves_room_for_the_records_of_another(
+    recorded: Recorded, world: World, other: Caller
+) -> None:
+    recorded.programmed(plan("echo", VIP))
+    other.tcp(VIP)
+    recorded.read()
+    world.caller.calls("tcp", VIP, 80, times=ROOM + 300)
+    other.calls("tcp", VIP, 80, times=50)
+    callers = Counter(flow.source.partition(":")[0] for flow in recorded.read())
+    assert callers.pop("10.7.0.1")
+    assert callers.total() == 50, "of the other pod, which is none that the agent knows"
+    assert recorded.lost >= 300
 
 
 def test_a_record_of_a_later_version_is_passed_over() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from bpf_world import BACKENDS, Load, World, group, map_type, no_place_is_free, plan, programmed
-from failing_backends import GOOD, GOOD6, REFUSES, VIP, VIP6
+from datapath_worlds.bpf_world import BACKENDS, Load, World, group, map_type, no_place_is_free, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, VIP, VIP6
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core import libbpf
@@ -83,6 +83,7 @@ def test_calls_go_on_while_every_map_is_full(small: Datapath, served: World, loa
     assert load.run("10.96.7.9", calls=60, at_once=5).ended == {"ok": 60}
 
 
+@pytest.mark.slow
 def test_calls_go_on_while_what_forgets_is_flooded(small: Datapath, served: World, load: Load) -> None:
     """Each flood is twenty times what the map has room for, again and again while calls are made."""
     programmed(small.target(), plan("sticky", STICKY, group(*GOOD), affinity=600))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from bpf_world import Caller, World, group, plan, programmed
-from failing_backends import GOOD, REFUSES, VIP
-from lab_running import until
+from datapath_worlds.bpf_world import Caller, World, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, REFUSES, VIP
+from labs.lab_running import until
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.maps import Maps
@@ -46,7 +46,9 @@ class MapsInUse:
 def watching(datapath: Datapath, call: Callable[[], None] = lambda: None) -> FailureWatch:
     """The agent's part; ``call`` is made while it looks."""
     maps: Any = MapsInUse(datapath.maps, call)
-    return FailureWatch(maps, datapath.state, Database(tables.BACKENDS, tables.FAILURES), longest=0.0)
+    return FailureWatch(
+        maps, datapath.state, Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES), longest=0.0
+    )
 
 
 def closed(datapath: Datapath) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 REPORT = Path(__file__).resolve().parents[2] / "tools" / "test-kernel-report"
-ASKED = [f"tests/datapath/test_verifier.py::test_{name}" for name in ("loads", "runs")]
+ASKED = ["lab/tests/test_lab_links_by_netem.py::test_waits", "tests/datapath/test_verifier.py::test_runs"]
 UP = "test-kernel: Linux 6.1.0-56-cloud-amd64, up after 4.41 s"
 FIRST = f"{ASKED[0]} PASSED                      [ 50%]"
 SECOND = f"{ASKED[1]} PASSED                     [100%]"

@@ -8,20 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from bpf_world import leftovers, processes, sweep
-from lab_running import until
+from datapath_worlds.bpf_world import leftovers, processes, sweep
+from labs.lab_running import until
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bpf_world import World
+from datapath_worlds.bpf_world import World
 World(Path(sys.argv[1])).open()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.bpf
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env={"PYTHONPATH": str(SUPPORT)})
     try:

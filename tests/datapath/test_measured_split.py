@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import balancing_world
-from balancing_world import make
-from bpf_world import Load, programmed
-from failing_backends import GOOD, VIP, host
+from datapath_worlds.bpf_world import Load, programmed
+from datapath_worlds.failing_backends import GOOD, VIP, host
+from rows import balancing_world
+from rows.balancing_world import make
 
 from isthmus.datapath import Datapath
 from isthmus.loadbalancer import shares

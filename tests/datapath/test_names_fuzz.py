@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 
 import dns.message
 import pytest
-from bpf_testrun import PASS
-from names_judge import judge, question
-from names_rows import ECHO, HUGE, LONG, MANY, PATHS, ROWS, SERVED, ZONE
-from names_world import (
+from answers.names_judge import judge, question
+from answers.names_rows import ECHO, HUGE, LONG, MANY, PATHS, ROWS, SERVED, ZONE
+from answers.names_world import (
     CLUSTER_DNS,
     CLUSTER_DNS6,
     POD,
@@ -28,6 +27,7 @@ from names_world import (
     packet,
     pseudo,
 )
+from datapath_worlds.bpf_testrun import PASS
 
 from isthmus.dns.respond import respond
 from isthmus.zone import codec

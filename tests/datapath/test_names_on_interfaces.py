@@ -16,11 +16,11 @@ from pathlib import Path
 
 import dns.message
 import pytest
+from answers.names_judge import is_partial
+from answers.names_node import Node, within
+from answers.names_world import SECTION, SERVER, ZONE, NamesWorld, message
+from machine.namespaces import ip
 from msgspec.structs import replace
-from names_judge import is_partial
-from names_node import Node, within
-from names_world import SECTION, SERVER, ZONE, NamesWorld, message
-from namespaces import ip
 
 from isthmus.datapath.core.tc import create_link, has_tcx, remove_filters
 from isthmus.model.dns import Name
@@ -73,6 +73,7 @@ def checksum_offload(namespace: str, device: str, on: bool) -> None:
 
 
 @pytest.mark.parametrize("tcx", [True, False])
+@pytest.mark.slow
 def test_a_pods_question_is_answered_on_its_link_with_nobody_else_there(
     node: Node, tcx: bool, request: pytest.FixtureRequest
 ) -> None:
@@ -111,6 +112,7 @@ def raw_receiver(namespace: str, device: str) -> Iterator[list[tuple[bytes, bool
 
 @pytest.mark.parametrize("at_pod", [True, False])
 @pytest.mark.parametrize("at_node", [True, False])
+@pytest.mark.slow
 def test_checksums_are_right_whoever_makes_them(node: Node, at_pod: bool, at_node: bool) -> None:
     checksum_offload(node.pod, "eth0", at_pod)
     checksum_offload(node.name, "pod1", at_node)
@@ -223,6 +225,7 @@ def test_the_interface_of_a_default_route_is_no_pods(node: Node) -> None:
 
 @pytest.mark.usefixtures("needs_tcx")
 @pytest.mark.parametrize("tcx", [True, False])
+@pytest.mark.slow
 def test_anothers_program_on_the_same_hook_runs_too(node: Node, tmp_path: Path, tcx: bool) -> None:
     other = NamesWorld(tmp_path / "other", section=replace(SECTION, zone="other.zone"))  # counts, and lets pass
     with within(node.name):

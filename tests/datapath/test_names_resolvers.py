@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import programs
 import pytest
+from answers.names_node import SUPPORT, Node
+from answers.names_world import CLUSTER_DNS, CLUSTER_DNS6, SECTION, ZONE
+from machine import programs
 from msgspec.structs import replace
-from names_node import SUPPORT, Node
-from names_world import CLUSTER_DNS, CLUSTER_DNS6, SECTION, ZONE
 
 from isthmus.model.dns import Name
 
@@ -100,11 +100,12 @@ def build(resolver: str, directory: Path) -> list[str]:
             [programs.path("go"), "build", "-o", str(program), "resolve.go"], cwd=directory, env=environment, check=True
         )
     else:
-        subprocess.run([resolver, "-O1", "-o", str(program), str(SUPPORT / "resolve.c")], check=True)
+        subprocess.run([resolver, "-O1", "-o", str(program), str(SUPPORT / "answers" / "resolve.c")], check=True)
     return [str(program)]
 
 
 @pytest.mark.parametrize("resolver", RESOLVERS.values(), ids=RESOLVERS)
+@pytest.mark.slow
 def test_every_resolver_finds_the_whole_set_however_it_is_configured(
     node: Node, commands: dict[str, list[str]], resolver: str, tmp_path: Path
 ) -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
-from bpf_model import TellingMaps
-from bpf_world import done, group, plan
+from datapath_worlds.bpf_model import TellingMaps
+from datapath_worlds.bpf_world import done, group, plan
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import State, shares
+from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Group, Plan
 
@@ -202,6 +202,28 @@ def test_what_the_maps_cannot_hold_is_refused_by_a_sentence_and_leaves_no_trace(
     assert len(bench.target.state.units) == 1
 
 
+def test_a_plan_that_cannot_be_encoded_costs_itself_and_no_number(bench: Bench) -> None:
+    """A port beyond 65,535 is a bug of whoever made the row: alone, in a batch of new plans, and in a changed one."""
+    fine, other = plan("fine", VIP, many(0, 2)), plan("other", "10.96.0.8", many(2, 4))
+    bad = plan("bad", "10.96.0.9", group("10.1.0.9:80"))
+    bad = replace(bad, groups=(Group((replace(bad.groups[0].targets[0], port=70_000),)),))
+    for _ in range(3):
+        failures = done(bench.target.update([fine, bad, other]))
+        assert [*failures] == [bad.key]
+        assert failures[bad.key].startswith("OverflowError: ")
+        assert "(a bug, at " in failures[bad.key]
+        sizes = bench.target.state.sizes()
+        assert (sizes["plans"], sizes["plan_ids"], sizes["service_ids"]) == (2, 2, 3)
+    assert {row["name"] for row in view.dump(bench.maps)["services"]} == {str(fine.key), str(other.key)}
+    failures = done(bench.target.update([replace(other, groups=(*other.groups, *bad.groups))]))
+    assert [*failures] == [other.key]
+    assert len(bench.plan_ids()) == 2, "what was there stays"
+    done(bench.target.prune([fine, other]))
+    bench.now += 5
+    bench.target.sweep_due()
+    assert bench.target.state.sizes()["service_ids"] == 2
+
+
 def test_the_counters_of_a_service_go_with_it_and_no_map_is_read_for_that(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,9 +301,9 @@ def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[list
 
 def test_the_lowest_tier_with_a_backend_shares_the_whole_die_by_weight() -> None:
     die = 1 << 31
-    assert shares([(0, 1, 0), (1, 1, 5), (1, 3, 1), (2, 9, 9)]) == [0, die // 4, die, 0]
-    assert shares([(0, 0, 5), (1, 2, 1)]) == [0, die]
-    assert shares([(0, 1, 0)]) == [0]
+    assert codecs.cumulative_weights([(0, 1, 0), (1, 1, 5), (1, 3, 1), (2, 9, 9)]) == [0, die // 4, die, 0]
+    assert codecs.cumulative_weights([(0, 0, 5), (1, 2, 1)]) == [0, die]
+    assert codecs.cumulative_weights([(0, 1, 0)]) == [0]
 
 
 def test_a_masked_dump_reads_like_documentation(bench: Bench) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 import pytest
-from bpf_model import Died, TellingMaps, canonical, wanted
-from bpf_world import done
+from datapath_worlds.bpf_model import Died, TellingMaps, canonical, wanted
+from datapath_worlds.bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_chunks import small_chunks
+from rows.small_chunks import small_chunks
 
 from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.manifest import Row
@@ -20,7 +20,7 @@ from isthmus.datapath.services.audit import AWAY
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
 from isthmus.model import chunked
-from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
+from isthmus.model.balancing import Consumer, FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 
 GRACE = 1.0
@@ -44,6 +44,8 @@ def large_groups() -> Iterator[None]:
 
 
 VIPS = [FrontendKey(f"10.96.0.{n}", 80, "TCP") for n in range(6)]
+PROXIES = [Target("169.254.7.1", 15_100 + n, "TCP", ClusterName("c0"), proxy=True) for n in range(2)]
+consuming = st.sampled_from(((), (), ("app",), ("app", "bbb")))
 TARGETS = [Target(f"10.{n % 3}.0.{n}", 80, "TCP", ClusterName(f"c{n % 3}")) for n in range(40)]
 
 groups = st.builds(
@@ -68,6 +70,8 @@ def rows(draw: st.DrawFn) -> Plan:
         affinity_timeout=60 if affinity else 0,
         consistent=consistent,
         skip=draw(st.sampled_from(((), (), ("10.1.0.8",), ("10.1.0.9", "fd01::9")))),
+        consumers=tuple(Consumer(name, draw(st.sampled_from(PROXIES))) for name in draw(consuming)),
+        consumers_only=draw(st.booleans()),
     )
 
 
@@ -280,6 +284,7 @@ def test_of_new_plans_that_are_written_together_those_fail_whose_entries_do(
 
 @settings(max_examples=200)
 @given(steps, st.integers(0, 200))
+@pytest.mark.slow
 def test_killed_at_any_write_a_restart_converges_and_keeps_numbers(
     steps: list[tuple[str, Plan | None]], life: int
 ) -> None:
@@ -388,6 +393,7 @@ def test_entries_that_went_while_no_process_was_there_are_back_after_its_start(n
         affinity_timeout=60,
         consistent=True,
         skip=("10.1.0.8",),
+        consumers=(Consumer("app", PROXIES[0]), Consumer("bbb", PROXIES[1])),
     )
     story.play("update", row)
     for key in list(story.maps.maps[name]):
@@ -400,7 +406,7 @@ def test_entries_that_went_while_no_process_was_there_are_back_after_its_start(n
     assert set(story.target.state.sizes().values()) == {0}
 
 
-@pytest.mark.parametrize("name", ["frontends", "plans", "slots", "members", "skips", "rings"])
+@pytest.mark.parametrize("name", ["frontends", "plans", "slots", "members", "skips", "consumers", "rings"])
 def test_entries_that_went_while_no_process_was_there_are_back_with_the_first_update(name: str) -> None:
     """Pruning waits until every source is complete, which one that is away may delay for long."""
     story = Story()
@@ -412,6 +418,7 @@ def test_entries_that_went_while_no_process_was_there_are_back_with_the_first_up
         affinity_timeout=60,
         consistent=True,
         skip=("10.1.0.8",),
+        consumers=(Consumer("app", PROXIES[0]), Consumer("bbb", PROXIES[1])),
     )
     story.play("update", row)
     story.maps.maps[name].pop(next(iter(story.maps.maps[name])))
@@ -435,6 +442,7 @@ def test_values_that_another_process_changed_are_put_right_by_pruning(name: str,
             affinity_timeout=60,
             consistent=True,
             skip=("10.1.0.8",),
+            consumers=(Consumer("app", PROXIES[n]),),
         )
         story.play("update", row)
     if restarted:

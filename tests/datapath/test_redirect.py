@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, World, group, needs_multipath, plan, programmed, refused
+from datapath_worlds.bpf_world import (
+    BACKEND6,
+    BACKENDS,
+    CLUSTER_DNS,
+    World,
+    group,
+    needs_multipath,
+    plan,
+    programmed,
+    refused,
+)
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core import libbpf
@@ -127,16 +137,30 @@ def test_a_client_with_affinity_stays_until_its_backend_leaves(world: World, dat
     assert set(_answers(world, 20)) == {second}
 
 
-def test_affinity_ends_when_its_time_is_over(world: World, datapath: Datapath) -> None:
-    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS[:4]), affinity=1))
+@pytest.mark.parametrize(("passed", "stays"), [(15, True), (35, False)])  # an emulated machine is up for minutes only
+def test_affinity_ends_when_its_time_is_over_since_the_last_call(
+    world: World, datapath: Datapath, passed: int, stays: bool
+) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS[:4]), affinity=30))
     found = set(_answers(world, 1))
     for _ in range(20):
         [(key, value)] = datapath.maps.items("affinity")
         entry = codecs.AFFINITY.named(value)
-        entry["used"] -= 2 * 10**9
+        entry["used"] -= passed * 10**9
         datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(*entry.values()))])
         found |= set(_answers(world, 1))
-    assert len(found) > 1
+    assert (len(found) == 1) is stays
+
+
+def test_affinity_to_a_number_that_another_backend_has_since_is_not_followed(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
+    _answers(world, 1)
+    [(key, value)] = datapath.maps.items("affinity")
+    entry = codecs.AFFINITY.named(value)
+    entry["generation"] -= 1
+    datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(*entry.values()))])
+    assert set(_answers(world, 1)) <= set(BACKENDS[:4])
+    assert {row["verdict"] for row in datapath.counters()} == {"called"}
 
 
 def test_affinity_that_another_cpu_renewed_a_moment_later_has_not_expired(world: World, datapath: Datapath) -> None:

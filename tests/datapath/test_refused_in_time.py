@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bpf_world import Load, group, plan, programmed
-from failing_backends import REFUSES, REFUSES6, VIP, VIP6
+from datapath_worlds.bpf_world import Load, group, plan, programmed
+from datapath_worlds.failing_backends import REFUSES, REFUSES6, VIP, VIP6
 
 from isthmus.datapath import Datapath
 from isthmus.model.balancing import Ejection

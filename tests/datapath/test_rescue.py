@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from bpf_world import Load, World, done, group, plan, programmed
-from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
-from lab_running import until
-from namespaces import put
+from datapath_worlds.bpf_world import Load, World, done, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
+from labs.lab_running import until
+from machine.namespaces import put
 
 from isthmus.datapath import Datapath, remove, view
 from isthmus.datapath.failures import codecs
@@ -253,6 +253,37 @@ def test_a_backend_whose_answer_is_on_its_way_is_neither_left_nor_blamed(
     assert left(rescuing) == []
 
 
+@pytest.mark.needs("nft")
+@pytest.mark.slow
+def test_a_backend_whose_answer_was_lost_and_that_is_silent_since_is_left(
+    rescuing: Datapath, world: World, load: Load
+) -> None:
+    late = "table inet late { chain input { type filter hook input priority 0; tcp flags == syn|ack drop; }; }"
+    drop = f"ip saddr {host(GOOD[0])} drop"
+    dead = f"table inet dead {{ chain output {{ type filter hook output priority 0; {drop}; }}; }}"
+    steps = group(REFUSES), group(GOOD[0], tier=1), group(GOOD[1], tier=2)
+    programmed(rescuing.target(), plan("echo", VIP, *steps, ejection=Ejection(50, 60.0, 60.0)))
+    nft(world.client, late)
+    try:
+        load.start(VIP, calls=1, timeout=60.0)
+        until(
+            lambda: [row["moved_to"] for row in view.rows(rescuing.maps, "flows") if row["answered"]] == [GOOD[0]],
+            what="the second backend has answered",
+        )
+        nft(world.server, dead)
+    finally:
+        nft(world.client, "delete table inet late")
+    try:
+        assert load.result().answered == {GOOD[1]: 1}
+    finally:
+        nft(world.server, "delete table inet dead")
+    assert {row["backend"] for row in view.rows(rescuing.maps, "failing")} == {f"{REFUSES}/TCP", f"{GOOD[0]}/TCP"}
+
+
+def nft(namespace: str, text: str) -> None:
+    subprocess.run(["ip", "netns", "exec", namespace, "nft", text], check=True)
+
+
 @pytest.mark.parametrize("bad", [REFUSES, SILENT])
 def test_the_backend_that_failed_is_blamed_and_the_one_that_answered_is_not(
     rescuing: Datapath, load: Load, bad: str
@@ -273,6 +304,7 @@ def test_the_peer_of_a_moved_connection_is_the_service_on_both_address_families(
     assert world.caller.tcp(f"::ffff:{VIP}")["peer"] == f"::ffff:{VIP}:80"
 
 
+@pytest.mark.slow
 def test_no_call_fails_while_backends_come_and_go(rescuing: Datapath, world: World, load: Load) -> None:
     flips = ("10.8.1.3:8080", "10.8.1.4:8080")
     programmed(rescuing.target(), plan("echo", VIP, group(GOOD[0], *flips)))
@@ -310,7 +342,7 @@ def test_connections_whose_last_segment_never_came_are_swept_and_the_gate_closes
     caller = world.call_from(world.cgroup)
     assert caller.calls("hold", VIP, 80, local=30125) == [{"answer": GOOD[0]}]
     assert len(view.rows(rescuing.maps, "flows")) == 1
-    db = Database(tables.BACKENDS, tables.FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
     watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=1.0, closing=0)
     watching.step()
     assert len(view.rows(rescuing.maps, "flows")) == 1, "it lives"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bpf_world import World, group, plan, programmed
-from failing_backends import GOOD, SILENT, VIP
+from datapath_worlds.bpf_world import World, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, SILENT, VIP
 
 from isthmus.datapath import Datapath, view
 from isthmus.model.balancing import Ejection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bpf_world import Caller, World, group, plan, programmed
-from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
-from lab_running import until
+from datapath_worlds.bpf_world import Caller, World, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
+from labs.lab_running import until
 
 from isthmus.datapath import Datapath, view
 from isthmus.model.balancing import Ejection
@@ -35,6 +35,7 @@ def both_work(caller: Caller, *held: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(("vip", "other", "good", "bad"), FAMILIES)
+@pytest.mark.slow
 def test_a_live_connection_with_the_tuple_of_a_moved_one_stays_as_it_is(
     rescuing: Datapath, caller: Caller, vip: str, other: str, good: str, bad: tuple[str, str]
 ) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from bpf_world import Load, World, group, plan, programmed
-from failing_backends import SILENT
-from lab_running import until
+from datapath_worlds.bpf_world import Load, World, group, plan, programmed
+from datapath_worlds.failing_backends import SILENT
+from labs.lab_running import until
 
 from isthmus.datapath import Datapath, view
 from isthmus.model.balancing import Ejection
@@ -52,6 +52,7 @@ def rescuing(world: World) -> Iterator[Datapath]:
 
 
 @pytest.mark.parametrize(("vip", "backends"), [(VIP, SLOW), (VIP6, SLOW6)], ids=["IPv4", "IPv6"])
+@pytest.mark.slow
 def test_every_call_is_intact_although_every_backend_is_slower_than_the_time_out(
     rescuing: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:

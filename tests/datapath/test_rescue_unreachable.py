@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bpf_world import Load, World, group, plan, programmed
-from failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6, host
-from lab_running import until
-from namespaces import ip, switch_on
+from datapath_worlds.bpf_world import Load, World, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6, host
+from labs.lab_running import until
+from machine.namespaces import ip, put, switch_on
 
 from isthmus.datapath import Datapath, remove, view
 from isthmus.model.balancing import Ejection
@@ -66,6 +66,7 @@ def node(served: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+@pytest.mark.slow
 def test_no_call_fails_while_there_is_no_route_to_one_of_three(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: str
 ) -> None:
@@ -76,15 +77,44 @@ def test_no_call_fails_while_there_is_no_route_to_one_of_three(
 
 
 @pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
-def test_it_is_blamed_as_unreachable_and_ejected(
+def test_it_is_blamed_as_unreachable_but_where_the_own_node_found_the_hops_used_up(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: str
 ) -> None:
+    """Any pod's packets are answered so that it sends with one hop. The router beyond the node is another matter."""
     programmed(
         rescuing.target(), plan("echo", vip, group(bad), group(good[0], tier=1), ejection=Ejection(3, 60.0, 60.0))
     )
     assert load.run(vip, calls=20, at_once=2).ended == {"ok": 20}
-    [row] = view.rows(rescuing.maps, "failing")
-    assert (row["backend"], row["ejected"], row["reason"]) == (f"{bad}/TCP", True, "unreachable")
+    rows = view.rows(rescuing.maps, "caller_failing")
+    found = [(row["backend"], row["ejected"], row["reason"]) for row in rows]
+    assert found == ([] if bad in (LOOP, LOOP6) else [(f"{bad}/TCP", True, "unreachable")])
+
+
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_an_error_that_quotes_more_than_the_headers_moves_the_connect_as_well(
+    rescuing: Datapath, served: World, vip: str, good: tuple[str, ...], bad: str
+) -> None:
+    """Here data in the SYN, which is quoted up to 576 and 1,280 bytes; from other routers extensions (RFC 4884)."""
+    put(served.client, "net/ipv4/tcp_fastopen", 5)
+    try:
+        many = Ejection(50, 60.0, 60.0)
+        programmed(rescuing.target(), plan("echo", vip, group(bad), group(good[0], tier=1), ejection=many))
+        text = "x" * 1000
+        caller = served.call_from(served.cgroup)
+        assert caller.calls("fast", vip, 80, times=3, text=text) == [{"answer": f"{good[0]}\n{text}"}] * 3
+        reasons = {row["backend"]: row["reason"] for row in view.rows(rescuing.maps, "failing")}
+        assert reasons == ({} if bad in (LOOP, LOOP6) else {f"{bad}/TCP": "unreachable"}), "not as a silent one"
+    finally:
+        put(served.client, "net/ipv4/tcp_fastopen", 1)
+
+
+def test_a_socket_whose_packets_get_no_further_than_the_node_gets_the_error_of_a_route(
+    rescuing: Datapath, load: Load
+) -> None:
+    """As without us: IP_TTL=1 is the socket's choice, and every backend's answer is the node's."""
+    programmed(rescuing.target(), plan("echo", VIP, group(LOOP), group("10.9.2.8:8080", tier=1), ejection=NEVER))
+    result = load.run(VIP, calls=3, timeout=20.0, options={"ttl": 1})
+    assert result.ended == {"EHOSTUNREACH": 3}
 
 
 def test_a_call_goes_on_to_the_third_when_the_second_has_no_route_either(rescuing: Datapath, load: Load) -> None:
@@ -111,6 +141,7 @@ def test_when_there_is_no_other_backend_the_call_fails_as_without_us(
 
 @pytest.mark.own_datapath
 @pytest.mark.parametrize(("vip", "good", "bad"), BOTH[:2])
+@pytest.mark.slow
 def test_a_live_connection_keeps_its_packets_while_a_moved_one_waits_to_send_its_syn(
     served: World, vip: str, good: tuple[str, ...], bad: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, CLUSTER_DNS, World, done, group, plan, programmed
+from datapath_worlds.bpf_world import BACKENDS, CLUSTER_DNS, World, done, group, plan, programmed
 
 from isthmus.datapath import Datapath, DatapathError, open_maps, remove, view
 
@@ -87,6 +87,7 @@ def test_a_cgroup_made_anew_is_attached_anew(world: World, datapath: Datapath) -
     reopened.close()
 
 
+@pytest.mark.slow
 def test_another_cgroup_in_the_configuration_takes_the_place_of_the_old(world: World, datapath: Datapath) -> None:
     below = world.cgroup / "below"
     inside = world.call_from(below)
@@ -127,6 +128,7 @@ def test_a_cgroup_that_is_not_there_is_one_clear_line(world: World) -> None:
     remove(world.pin)
 
 
+@pytest.mark.slow
 def test_two_datapaths_share_a_cgroup(world: World, datapath: Datapath) -> None:
     second = world.open(pin=f"{world.pin}-too")
     programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from bpf_world import BACKENDS, World, done, group, plan, programmed, refused, target
+from datapath_worlds.bpf_world import BACKENDS, World, done, group, plan, programmed, refused, target
 
 from isthmus.datapath import Datapath, remove, view
 from isthmus.datapath.core import shapes
@@ -35,7 +35,7 @@ def called(world: World, times: int = 5) -> set[str]:
 @pytest.fixture
 def known(datapath: Datapath) -> Datapath:
     """One that knows the caller's pod."""
-    assert datapath.callers().renew({POD, "10.9.9.9"}) == 1
+    assert datapath.callers().renew({POD: None, "10.9.9.9": None}) == 1
     return datapath
 
 
@@ -49,7 +49,7 @@ def test_the_kernel_finds_the_cell_that_every_node_finds(world: World, known: Da
     [(cookie, _)] = known.maps.items("callers")
     pods = [f"10.{n}.{7 * n}.{n * n % 250}" for n in range(1, 20)] + [f"fd00::{n}" for n in range(5)]
     for pod in pods:
-        known.maps.put("callers", [(cookie, codecs.CALLER.pack(shapes.address(pod)))])
+        known.maps.put("callers", [(cookie, codecs.CALLER.pack(shapes.address(pod), 0))])
         assert called(world, 1) == {expected(pod)}
     assert len({expected(pod) for pod in pods}) > 4
 
@@ -137,5 +137,5 @@ def test_a_deleted_ring_is_back_after_pruning(world: World, known: Datapath) -> 
 def test_pods_that_have_gone_are_forgotten(known: Datapath) -> None:
     callers = known.callers()
     assert [row["caller"] for row in view.dump(known.maps)["callers"]] == [POD]
-    assert callers.renew({"10.9.9.9"}) == 0
+    assert callers.renew({"10.9.9.9": None}) == 0
     assert view.dump(known.maps)["callers"] == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from balancing_world import World as Rows
-from balancing_world import make
-from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, Caller, World, done, group, plan, programmed
+from datapath_worlds.bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, Caller, World, done, group, plan, programmed
+from rows.balancing_world import World as Rows
+from rows.balancing_world import make
 
 from isthmus.datapath import CallersFirst, Datapath, remove, view
 from isthmus.model.balancing import Plan, Scope

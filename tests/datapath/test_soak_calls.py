@@ -1,6 +1,6 @@
 """Random churn under calls: backends die and come back, plans change; no connect fails and nothing piles up.
 
-A few seconds in ``make test``; ``make soak-calls MINUTES=10 SEED=…`` for as long as is wanted.
+A few seconds in ``make test-all``; ``make soak-calls MINUTES=10 SEED=…`` for as long as is wanted.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import subprocess
 import time
 
 import pytest
-from bpf_world import Load, World, group, places, plan, programmed
-from failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6, host
-from lab_running import until
+from datapath_worlds.bpf_world import Load, World, group, places, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6, host
+from labs.lab_running import until
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.failures.watch import FailureWatch
@@ -75,11 +75,12 @@ def entries(datapath: Datapath) -> dict[str, int]:
     return {name: sum(1 for _ in datapath.maps.items(name)) for name in GROWING}
 
 
+@pytest.mark.slow
 def test_no_connect_fails_and_nothing_piles_up(rescuing: Datapath, world: World, load: Load) -> None:
     print(f"seed {SEED}")
     world.address("add", *map(host, FLAPPING))
     six = world.load_from(world.cgroup)
-    db = Database(tables.BACKENDS, tables.FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
     watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=0.0)
     churn = Churn(world, rescuing, seed=SEED)
     churn.end()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 
-import bpf_object
 import pytest
-from bpf_object import Function
+from datapath_worlds import bpf_object
+from datapath_worlds.bpf_object import Function
 
 from isthmus.datapath.core.attach import OBJECT
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, World, group, plan
+from datapath_worlds.bpf_world import BACKENDS, World, group, plan
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core import attach, libbpf
@@ -64,6 +64,7 @@ def reaches(world: World, row: Plan) -> bool:
     return result.get("answer", "").split(" ")[0] in BACKENDS
 
 
+@pytest.mark.slow
 async def test_a_full_map_is_reported_for_the_plan_that_found_no_room_until_there_is_some(world: World) -> None:
     small = world.open(max_entries=2)
     agent = Agent(small.target())
@@ -79,6 +80,7 @@ async def test_a_full_map_is_reported_for_the_plan_that_found_no_room_until_ther
     remove(world.pin)
 
 
+@pytest.mark.slow
 async def test_backends_that_find_no_room_are_reported_until_others_have_gone(world: World) -> None:
     small = world.open(max_entries=2)
     agent = Agent(small.target())
@@ -96,6 +98,7 @@ async def test_backends_that_find_no_room_are_reported_until_others_have_gone(wo
     remove(world.pin)
 
 
+@pytest.mark.slow
 async def test_a_map_that_may_not_be_written_is_reported_for_the_plans_that_need_it(
     world: World, datapath: Datapath, agent: Agent
 ) -> None:
@@ -122,12 +125,14 @@ def no_memory(datapath: Datapath, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         yield
 
 
+@pytest.mark.slow
 async def test_no_memory_is_tried_again_and_then_reported(world: World, agent: Agent, no_memory: None) -> None:
     failures = await agent.wants(PLAIN, STICKY)
     assert failures == {"demo/sticky": "map members: the kernel has no memory for another entry"}
     assert [reaches(world, row) for row in (PLAIN, STICKY)] == [True, False]
 
 
+@pytest.mark.slow
 async def test_a_map_deleted_under_it_is_pinned_again_with_all_that_is_in_it(
     world: World, datapath: Datapath, agent: Agent
 ) -> None:

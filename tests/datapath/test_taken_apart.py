@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, World, done, group, plan, programmed
+from datapath_worlds.bpf_world import BACKENDS, World, done, group, plan, programmed
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core import attach, libbpf, manifest
@@ -40,6 +40,7 @@ def test_calls_go_on_although_the_links_are_unpinned_and_they_are_pinned_again(
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
 
 
+@pytest.mark.slow
 def test_the_next_agent_finds_them_although_their_directory_was_deleted(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW)
     for path in attach.links(world.pin).iterdir():

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, plan, programmed
-from failing_backends import GOOD, REFUSES
-from names_node import within
+from answers.names_node import within
+from datapath_worlds.bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, plan, programmed
+from datapath_worlds.failing_backends import GOOD, REFUSES
 
 from isthmus.config import Config, DatapathSection
 from isthmus.datapath import Datapath, remove, view
@@ -20,7 +20,7 @@ from isthmus.datapath.core.tc import PodLinks
 from isthmus.datapath.datapath import open_maps
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection
-from isthmus.processes import agent
+from isthmus.processes import programming
 from isthmus.statedb import Database
 
 pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
@@ -56,7 +56,7 @@ def test_the_old_maps_answer_until_the_new_ones_are_full(world: World, newer: Da
 
 
 def test_nothing_of_the_old_version_is_left(world: World, newer: Datapath) -> None:
-    assert pins(world) == ["links", f"v{manifest.LAYOUT - 1}-1024", f"v{manifest.LAYOUT}-1024"]
+    assert pins(world) == sorted(["links", f"v{manifest.LAYOUT - 1}-1024", f"v{manifest.LAYOUT}-1024"])
     programmed(newer.target(), TCP, UDP)
     newer.take_over()
     assert not newer.waiting
@@ -74,6 +74,7 @@ async def test_no_call_fails_while_one_version_takes_over_from_another(world: Wo
     assert newer.counters()
 
 
+@pytest.mark.slow
 def test_programs_that_read_what_a_socket_called_are_replaced_before_those_that_write_it(
     newer: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_programs_that_read_what_a_socket_called_are_replaced_before_those_that_
     assert (set(replaced[: len(read)]), set(replaced[len(read) :])) == (read, write)
 
 
+@pytest.mark.slow
 def test_sockets_that_called_before_see_replies_from_whom_they_called(world: World, newer: Datapath) -> None:
     world.caller.calls("ask", VIP, 80, name="kept")
     programmed(newer.target(), TCP, UDP)
@@ -99,6 +101,7 @@ def test_sockets_that_called_before_see_replies_from_whom_they_called(world: Wor
     assert world.caller.calls("hear", VIP, 80, name="kept")[0]["from"] == f"{VIP}:80"
 
 
+@pytest.mark.slow
 def test_connections_of_the_old_version_count_nothing_by_its_numbers(
     world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,12 +178,19 @@ async def test_an_agent_takes_over_with_its_plans_written_and_opens_the_gates_be
             monkeypatch.setattr(manifest, "LAYOUT", NEXT)
             monkeypatch.setattr(Datapath, "take_over", taking_over)
             monkeypatch.setattr(PodLinks, "look", looking)
-            db = Database(*agent.PROGRAMMING, tables.PLANS, tables.BACKENDS, tables.FRONTENDS, tables.DRAINING)
+            db = Database(
+                *programming.TABLES,
+                tables.PLANS,
+                tables.BACKENDS,
+                tables.FRONTENDS,
+                tables.DRAINING,
+                tables.IGNORED_PODS,
+            )
             with db.write() as txn:
                 txn.put(tables.PLANS, row)
             section = DatapathSection(cgroup=str(served.cgroup), pin=served.pin, max_entries=1024)
-            programming = agent.Programming(db, Config(datapath=section, dns=served.dns))
-            running = asyncio.create_task(programming.run())
+            program = programming.Programming(db, Config(datapath=section, dns=served.dns))
+            running = asyncio.create_task(program.run())
             await asyncio.wait_for(looked.wait(), 60)
             assert seen == ["take over, 1 frontends", "look, gates open"]
             assert caller.calls("echo", VIP, 80, text="bytes") == [{"answer": "bytes"}]
@@ -193,6 +203,7 @@ async def test_an_agent_takes_over_with_its_plans_written_and_opens_the_gates_be
             remove(served.pin)
 
 
+@pytest.mark.slow
 def test_a_version_that_dies_before_it_took_over_does_so_when_it_is_back(world: World, newer: Datapath) -> None:
     programmed(newer.target(), TCP)
     newer.close()
@@ -220,6 +231,7 @@ def numbers(world: World, name: str, layout: int) -> int:
     return (Path(world.pin) / f"v{layout}-1024" / name).stat().st_ino
 
 
+@pytest.mark.slow
 def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath) -> None:
     programmed(newer.target(), TCP)
     newer.take_over()
@@ -234,6 +246,7 @@ def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath
 
 
 @pytest.mark.parametrize("entries", [2048, 512])
+@pytest.mark.slow
 async def test_another_size_of_the_maps_takes_over_as_another_layout_does(
     world: World, datapath: Datapath, entries: int
 ) -> None:

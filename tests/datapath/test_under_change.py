@@ -8,9 +8,9 @@ import random
 from collections import Counter
 
 import pytest
-from balancing_world import PERMISSIVE, make
-from balancing_world import World as Rows
-from bpf_world import BACKENDS, World, done, group, plan
+from datapath_worlds.bpf_world import BACKENDS, World, done, group, plan
+from rows.balancing_world import PERMISSIVE, make
+from rows.balancing_world import World as Rows
 
 from isthmus.datapath import Datapath, PlanTarget, remove
 from isthmus.model.services import Endpoint, Port
@@ -43,6 +43,7 @@ async def calls_during(world: World, target: PlanTarget, *, affinity: int) -> Co
 
 
 @pytest.mark.parametrize("affinity", [0, 600])
+@pytest.mark.slow
 async def test_no_call_fails_while_its_plan_changes(world: World, affinity: int) -> None:
     datapath: Datapath = world.open(grace=1.0)
     target = datapath.target()

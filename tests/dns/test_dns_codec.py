@@ -128,6 +128,7 @@ def test_random_bytes_never_crash_it(packet: bytes, limit: int) -> None:
 
 @settings(max_examples=1000, deadline=None)
 @given(queries, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4), st.integers(0, 200))
+@pytest.mark.slow
 def test_mangled_questions_never_crash_it(
     query: dns.message.Message, changes: list[tuple[int, int]], length: int
 ) -> None:

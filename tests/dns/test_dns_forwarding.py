@@ -16,12 +16,12 @@ import dns.message
 import dns.rcode
 import dns.rrset
 import pytest
-from dns_world import ECHO, ROWS, ZONE, serving, texts, upstream_server
+from answers.dns_world import ECHO, ROWS, ZONE, serving, texts, upstream_server
 
 from isthmus.dns import Server, respond
 from isthmus.dns.upstream import Address, Upstream, answers
 from isthmus.model.hosts import endpoint
-from isthmus.model.tables import NAMES
+from isthmus.model.tables import NAMES, PODS
 from isthmus.statedb import Database
 
 Replies = list[tuple[bytes, Address]]
@@ -86,6 +86,17 @@ async def test_when_all_room_is_taken_the_caller_with_most_pending_gives_way() -
         upstream.forward(question(10), ("127.0.0.2", 10), caller="127.0.0.2")
         assert upstream.stats().pending == 4
     assert [client for _, client in replies] == [("127.0.0.1", 0)]
+
+
+async def test_when_all_room_is_taken_the_namespace_with_most_pending_gives_way() -> None:
+    async with silent_upstream(most=8) as (upstream, replies, _, _):
+        for n in range(2):
+            upstream.forward(question(n), ("10.1.1.1", n), caller="10.1.1.1", namespace="demo")
+        for n in range(6):
+            upstream.forward(question(n), (f"10.1.0.{n}", n), caller=f"10.1.0.{n}", namespace="aaa")
+        upstream.forward(question(9), ("10.1.1.1", 9), caller="10.1.1.1", namespace="demo")
+        assert upstream.stats().pending == 8
+    assert [client for _, client in replies] == [("10.1.0.0", 0)], "not the caller with most pending questions"
 
 
 async def test_every_forwarded_question_has_a_port_and_an_id_of_its_own() -> None:
@@ -195,7 +206,7 @@ async def test_an_upstream_whose_host_refuses_costs_a_servfail() -> None:
     async with serving(timeout=0.05) as setup:
         pass
     server = Server(
-        Database(NAMES), zone=ZONE, listen=[("127.0.0.1", 0)], upstream=setup.upstream.address, timeout=0.05
+        Database(NAMES, PODS), zone=ZONE, listen=[("127.0.0.1", 0)], upstream=setup.upstream.address, timeout=0.05
     )
     run = asyncio.create_task(server.run())
     await server.listening()
@@ -234,7 +245,7 @@ async def test_connections_end_with_the_server() -> None:
 
 
 async def test_it_serves_on_an_address_of_each_family_and_answers_from_the_one_that_was_asked() -> None:
-    db = Database(NAMES)
+    db = Database(NAMES, PODS)
     with db.write() as txn:
         txn.put(NAMES, ROWS[0])
     async with upstream_server() as upstream:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from isthmus import dns, loadbalancer
+from isthmus.loadbalancer import ClaimRules
 from isthmus.model import names
 from isthmus.model.dns import Name
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
+from isthmus.model.mcs import MANAGED_BY
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Node, Port, Service
 from isthmus.model.sources import PROXY, of_peer
 from isthmus.model.tables import (
     ENDPOINT_SETS,
@@ -33,8 +36,13 @@ TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, 
 
 
 class World:
-    def __init__(self, servers: tuple[str, ...] = (), more: dns.More = dns.More()) -> None:  # noqa: B008
-        zone = dns.derived("clusterset.local", servers=servers, more=more)
+    def __init__(
+        self,
+        servers: tuple[str, ...] = (),
+        more: dns.More = dns.More(),  # noqa: B008
+        rules: ClaimRules = ClaimRules(),  # noqa: B008
+    ) -> None:
+        zone = dns.derived("clusterset.local", servers=servers, more=more, rules=rules)
         derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), zone]
         self.db = Database(*tables_of(derived, *TABLES.values()))
         self.derivations = Derivations(self.db, *derived)
@@ -50,11 +58,17 @@ class World:
                 txn.delete(TABLES[type(row)], TABLES[type(row)].key(row))
 
     def names(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Everything but the zone's own names."""
+        """Everything with records but the zone's own names."""
+        return {(row.name, row.type): row.answers for row in self._rows() if row.service and row.answers}
+
+    def empty(self) -> set[str]:
+        """The names that exist without records."""
+        return {row.name for row in self._rows() if not row.answers}
+
+    def _rows(self) -> list[Name]:
         while self.derivations.step():
             pass
-        rows: list[Name] = list(self.db.snapshot().all(NAMES))
-        return {(row.name, row.type): row.answers for row in rows if row.service}
+        return list(self.db.snapshot().all(NAMES))
 
 
 @pytest.fixture
@@ -83,8 +97,18 @@ def headless(*endpoints: Endpoint, cluster: str = "c2") -> tuple[Any, ...]:
     )
 
 
+def allocated(name: str, *ips: str) -> Service:
+    """The derived Service of an import, with the addresses that the API server gave it."""
+    of = names.ServiceName(name)
+    return Service(name=names.derived(of), source="kubernetes", ports=(HTTP,), cluster_ips=ips, import_of=of)
+
+
+def reverses(world: World) -> dict[str, tuple[str, ...]]:
+    return {name: answers for (name, type_), answers in world.names().items() if type_ == "PTR"}
+
+
 def test_an_import_has_its_addresses_a_service_record_and_a_reverse(world: World) -> None:
-    world.put(imported(ips=("10.96.0.7", "fd00::7")))
+    world.put(imported(ips=("10.96.0.7", "fd00::7")), allocated(ECHO, "10.96.0.7", "fd00::7"))
     assert world.names() == {
         (APEX, "A"): ("10.96.0.7",),
         (APEX, "AAAA"): ("fd00::7",),
@@ -95,9 +119,18 @@ def test_an_import_has_its_addresses_a_service_record_and_a_reverse(world: World
     }
 
 
-def test_an_import_without_address_has_no_name(world: World) -> None:
+def test_the_name_of_an_import_without_address_exists_without_records(world: World) -> None:
     world.put(imported(ips=()))
     assert world.names() == {}
+    assert world.empty() == {APEX, f"_http._tcp.{APEX}"}
+
+
+def test_an_address_that_an_import_asks_for_again_and_another_service_has_is_no_answer(world: World) -> None:
+    world.put(imported(annotations=TRUSTED))
+    assert world.names()[APEX, "A"] == ("10.96.0.7",)
+    world.put(Service(name=names.service_name("demo", "taker"), source="kubernetes", cluster_ips=("10.96.0.7",)))
+    assert world.names() == {}
+    assert APEX in world.empty()
 
 
 def test_only_namespaces_of_the_own_cluster_have_names(world: World) -> None:
@@ -158,19 +191,78 @@ def test_an_import_that_becomes_headless_loses_its_address(world: World) -> None
     assert set(world.names()) == {(APEX, "A"), (f"10-2-1-2.c2.{APEX}", "A")}
 
 
-def test_one_address_of_two_imports_has_one_reverse_and_the_other_surfaces(world: World) -> None:
-    world.put(imported("demo/b"), imported("demo/a"))
-    reverse = ("7.0.96.10.in-addr.arpa", "PTR")
-    assert world.names()[reverse] == ("a.demo.svc.clusterset.local.",)
-    world.delete(imported("demo/a"))
-    assert world.names()[reverse] == ("b.demo.svc.clusterset.local.",)
+API_SERVER = Service(
+    name=names.service_name("default", "kubernetes"), source="kubernetes", ports=(HTTP,), cluster_ips=("10.96.0.1",)
+)
+SEVEN = "7.0.96.10.in-addr.arpa"
+
+
+@pytest.mark.parametrize(
+    "address", ["10.96.0.1", "10.96.0.7", "8.8.8.8", "10.1.0.7", "172.30.1.12", "127.0.0.1", "169.254.169.254"]
+)
+def test_an_import_made_by_hand_has_no_reverse_of_an_address_that_it_may_not_claim(world: World, address: str) -> None:
+    """The API server's, another import's, a host's of the internet, a pod's, a node's, reserved ones."""
+    world.put(API_SERVER, Node("n2", ("172.30.1.12",)), imported("demo/z"), allocated("demo/z", "10.96.0.7"))
+    before = reverses(world)
+    world.put(imported("demo/a", ips=(address,)))
+    assert reverses(world) == before == {SEVEN: ("z.demo.svc.clusterset.local.",)}
+
+
+def test_an_import_has_a_reverse_of_addresses_of_its_derived_service_alone(world: World) -> None:
+    world.put(imported("demo/a", ips=("10.96.0.7", "10.96.0.8", "8.8.8.8")), allocated("demo/a", "10.96.0.8"))
+    assert reverses(world) == {"8.0.96.10.in-addr.arpa": ("a.demo.svc.clusterset.local.",)}
+
+
+def test_a_reverse_follows_the_derived_service_in_any_order(world: World) -> None:
     world.put(imported("demo/a"))
-    assert world.names()[reverse] == ("a.demo.svc.clusterset.local.",)
+    assert reverses(world) == {}
+    world.put(allocated("demo/a", "10.96.0.7"))
+    assert reverses(world) == {SEVEN: ("a.demo.svc.clusterset.local.",)}
+    world.put(allocated("demo/a", "10.96.0.9"))
+    assert reverses(world) == {}
+
+
+RANGES = ClaimRules(clusterset_ranges=(ip_network("10.96.0.0/16"),))
+TRUSTED = ((MANAGED_BY, "isthmus-operator"),)
+
+
+def test_one_address_of_two_imports_has_one_reverse_and_the_other_surfaces() -> None:
+    """Both may claim it: the one whose calls go there has the reverse."""
+    world = World(rules=RANGES)
+    both = [imported(name, annotations=TRUSTED) for name in ("demo/a", "demo/b")]
+    first, second = sorted(both, key=lambda row: row.derived_service)
+    world.put(Namespace("demo"), *both)
+    for row in (first, second):
+        assert reverses(world) == {SEVEN: (f"{row.name.partition('/')[2]}.demo.svc.clusterset.local.",)}
+        world.delete(row)
+    world.put(second)
+    world.put(first)
+    assert reverses(world) == {SEVEN: (f"{first.name.partition('/')[2]}.demo.svc.clusterset.local.",)}
+
+
+def test_what_the_api_server_allocated_comes_before_a_claim_in_an_allowed_range() -> None:
+    world = World(rules=RANGES)
+    world.put(Namespace("demo"), imported("demo/a", ips=("10.96.0.1",), annotations=TRUSTED))
+    assert reverses(world) == {"1.0.96.10.in-addr.arpa": ("a.demo.svc.clusterset.local.",)}
+    world.put(API_SERVER)
+    assert reverses(world) == {}
+    world.delete(API_SERVER)
+    world.put(Node("n2", ("10.96.0.1",)))
+    assert reverses(world) == {}
 
 
 def test_an_import_whose_name_is_no_label_has_no_name(world: World) -> None:
     world.put(imported("demo/a.c2.echo"))
     assert world.names() == {}
+
+
+@pytest.mark.parametrize("is_headless", [False, True])
+def test_a_port_whose_name_is_too_long_for_a_label_has_no_name_and_costs_no_other(
+    world: World, is_headless: bool
+) -> None:
+    ports = (Port("x" * 63, 80), Port("y" * 62, 81))
+    world.put(*(headless(Endpoint("10.2.1.2", ports)) if is_headless else (imported(ports=ports),)))
+    assert {name for name, _ in world.names() if name.startswith("_")} == {f"_{'y' * 62}._tcp.{APEX}"}
 
 
 def test_the_zone_says_the_version_of_its_scheme(world: World) -> None:

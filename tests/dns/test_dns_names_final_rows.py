@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus import dns, loadbalancer
+from isthmus.loadbalancer import ClaimRules
+from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Node, Port, Service
 from isthmus.model.tables import (
     ENDPOINT_SETS,
     IMPORTS,
@@ -33,6 +37,7 @@ imports = st.builds(
     type=st.sampled_from(["ClusterSetIP", "ClusterSetIP", "Headless"]),
     ports=PORTS,
     ips=st.sampled_from([(), ("10.96.0.1",), ("10.96.0.1", "fd00::1"), ("10.96.0.2",)]),
+    annotations=st.sampled_from([(), ((MANAGED_BY, "isthmus-operator"),)]),
 )
 services = st.sampled_from(NAMED).flatmap(
     lambda name: st.builds(
@@ -41,6 +46,7 @@ services = st.sampled_from(NAMED).flatmap(
         source=st.just("kubernetes"),
         ports=PORTS,
         headless=st.booleans(),
+        cluster_ips=st.sampled_from([(), ("10.96.0.1",), ("fd00::1",), ("10.96.0.2",)]),
         import_of=st.sampled_from([name, name, ServiceName("")]),
     )
 )
@@ -62,12 +68,14 @@ endpoints = st.builds(
     ).map(tuple),
 )
 namespaces = st.builds(Namespace, name=st.sampled_from(["demo", "demo", "other"]), terminating=st.booleans())
-row = st.one_of(imports, imports, services, endpoints, namespaces)
+nodes = st.builds(Node, name=st.just("n2"), addresses=st.sampled_from([(), ("10.96.0.2",)]))
+row = st.one_of(imports, imports, services, endpoints, namespaces, nodes)
+RULES = ClaimRules(clusterset_ranges=(ip_network("10.96.0.0/16"),))
 
 
 class World:
     def __init__(self, per_pass: int = 2_000) -> None:
-        derived = [*loadbalancer.derived(ClusterName("c1"), "n1"), dns.derived("clusterset.local")]
+        derived = [*loadbalancer.derived(ClusterName("c1"), "n1"), dns.derived("clusterset.local", rules=RULES)]
         self.db = Database(*tables_of(derived, *INPUTS))
         self.derivations = Derivations(self.db, *derived, units_per_pass=per_pass)
 
@@ -89,6 +97,7 @@ class World:
     steps=st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=30),
     per_pass=st.sampled_from([1, 2_000]),
 )
+@pytest.mark.slow
 def test_any_order_of_changes_ends_where_the_final_rows_do(steps: list[tuple[str, Any]], per_pass: int) -> None:
     world, final = World(per_pass), dict[Any, Any]()
     for step, each in steps:

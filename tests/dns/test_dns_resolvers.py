@@ -19,7 +19,7 @@ PYTHON = "import socket, sys; print(*{each[4][0] for each in socket.getaddrinfo(
 
 def found(count: int, command: list[str]) -> list[str]:
     unshare = ["unshare", "--net", "--mount", "--propagation", "private"]
-    alone = [sys.executable, str(SUPPORT / "dns_alone.py"), str(count), *command]
+    alone = [sys.executable, str(SUPPORT / "answers" / "dns_alone.py"), str(count), *command]
     done = subprocess.run([*unshare, *alone], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -27,7 +27,7 @@ def found(count: int, command: list[str]) -> list[str]:
 
 def compiled(compiler: str, directory: Path) -> str:
     program = directory / "resolve"
-    subprocess.run([compiler, "-O1", "-o", str(program), str(SUPPORT / "resolve.c")], check=True)
+    subprocess.run([compiler, "-O1", "-o", str(program), str(SUPPORT / "answers" / "resolve.c")], check=True)
     return str(program)
 
 
@@ -35,6 +35,7 @@ def compiled(compiler: str, directory: Path) -> str:
 @pytest.mark.parametrize(
     "resolver", ["python", *(pytest.param(each, marks=pytest.mark.needs(each)) for each in ("gcc", "musl-gcc", "dig"))]
 )
+@pytest.mark.slow
 def test_a_set_of_any_size_resolves_though_tcp_is_anothers(resolver: str, count: int, tmp_path: Path) -> None:
     if resolver == "dig":
         command = ["dig", "+short", "+noedns", MANY, "A"]

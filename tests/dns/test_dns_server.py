@@ -11,14 +11,16 @@ import dns.flags
 import dns.message
 import dns.rcode
 import pytest
-from dns_world import serving, texts
-from etcd_server import free_ports
+from answers.dns_world import serving, texts
+from peers.etcd_server import free_ports
 
 from isthmus.dns import CannotListen, Server
 from isthmus.dns.intake import Intake
 from isthmus.model.dns import Name
-from isthmus.model.tables import NAMES
+from isthmus.model.services import Pod
+from isthmus.model.tables import FAULTS, NAMES, PODS
 from isthmus.statedb import Database
+from isthmus.zone import Zone, codec
 
 ECHO = "echo.demo.svc.clusterset.local"
 
@@ -104,6 +106,66 @@ async def test_before_the_first_list_unknown_names_of_ours_fail_and_others_are_p
     assert texts(known) == ["10.96.0.7"]
     assert texts(foreign) == ["10.96.0.1"]
     assert settled.rcode() == dns.rcode.NXDOMAIN
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_a_question_whose_answer_raises_costs_itself(monkeypatch: pytest.MonkeyPatch, tcp: bool) -> None:
+    answer = Zone.answer
+
+    def raising(zone: Zone, query: codec.Query) -> codec.Answer:
+        if b"bug" in query.name:
+            raise KeyError("bug")
+        return answer(zone, query)
+
+    monkeypatch.setattr(Zone, "answer", raising)
+    async with serving() as setup:
+        for _ in range(3):
+            failed = await setup.ask("bug.demo.svc.clusterset.local", tcp=tcp)
+            assert failed.rcode() == dns.rcode.SERVFAIL
+            assert texts(await setup.ask(ECHO, tcp=tcp)) == ["10.96.0.7"]
+        async with asyncio.timeout(60):
+            await setup.db.until(lambda now: sum(row.tries for row in now.all(FAULTS)) == 3)
+        [fault] = setup.db.snapshot().all(FAULTS)
+        assert (fault.part, fault.kind, fault.error) == ("names", "questions", "KeyError: 'bug'")
+
+
+async def test_questions_whose_reading_raises_are_not_answered_and_the_server_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parse = codec.parse
+
+    def raising(packet: bytes, *, limit: int) -> codec.Query | None:
+        if b"bug" in packet:
+            raise KeyError("bug")
+        return parse(packet, limit=limit)
+
+    monkeypatch.setattr(codec, "parse", raising)
+    async with serving() as setup:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            for _ in range(30):
+                asking.sendto(dns.message.make_query("bug.example", "A").to_wire(), setup.server.address)
+        assert texts(await setup.ask(ECHO)) == ["10.96.0.7"]
+        async with asyncio.timeout(60):
+            await setup.db.until(lambda now: sum(row.tries for row in now.all(FAULTS)) == 30)
+
+
+async def test_a_name_that_raises_keeps_its_last_answer_and_costs_no_other() -> None:
+    other = "other.demo.svc.clusterset.local"
+    async with serving() as setup:
+        setup.put(Name(ECHO, "A", ("10.96.0.9",), ttl=1 << 40), Name(other, "A", ("10.96.0.8",)))
+        await setup.taken_in()
+        assert texts(await setup.ask(ECHO)) == ["10.96.0.7"]
+        assert texts(await setup.ask(other)) == ["10.96.0.8"]
+        [fault] = setup.db.snapshot().all(FAULTS)
+        assert (fault.part, fault.name) == ("names", f"{ECHO} A")
+        setup.put(Name(ECHO, "A", ("10.96.0.9",)))
+        await setup.taken_in()
+        assert texts(await setup.ask(ECHO)) == ["10.96.0.9"]
+        assert setup.db.snapshot().count(FAULTS) == 0
+        with setup.db.write() as txn:
+            txn.delete(NAMES, (ECHO, "A"))
+        await setup.taken_in()
+        assert texts(await setup.ask(ECHO)) == []
 
 
 async def test_names_follow_the_table() -> None:
@@ -194,6 +256,44 @@ def test_callers_with_waiting_questions_take_turns_and_each_has_a_bounded_share(
     assert [intake.take() for _ in range(4)] == ["a", "b", "a", "a"]
 
 
+def test_namespaces_with_waiting_questions_take_turns_however_many_pods_one_has() -> None:
+    intake: Intake[str] = Intake()
+    for pod in range(9):
+        intake.put(f"10.1.0.{pod}", f"aaa-{pod}", namespace="aaa")
+    for question in range(3):
+        intake.put("10.1.1.1", f"demo-{question}", namespace="demo")
+    taken = [intake.take() for _ in range(12)]
+    assert taken[:6] == ["aaa-0", "demo-0", "aaa-1", "demo-1", "aaa-2", "demo-2"]
+    assert not intake
+
+
+def test_a_namespace_whose_callers_take_all_room_makes_place_for_one_of_another() -> None:
+    intake: Intake[str] = Intake(callers=4)
+    for pod in range(6):
+        intake.put(f"10.1.0.{pod}", "aaa", namespace="aaa")
+    assert intake.dropped == 2
+    intake.put("10.1.1.1", "demo", namespace="demo")
+    assert intake.dropped == 3
+    assert [intake.take() for _ in range(4)] == ["aaa", "demo", "aaa", "aaa"]
+
+
+async def test_connections_of_one_namespace_leave_room_for_those_of_others() -> None:
+    async with serving() as setup:
+        host, port = setup.server.address
+        pods = {f"127.0.1.{number}": f"aaa/pod-{number}" for number in range(1, 9)} | {"127.0.0.1": "demo/pod"}
+        with setup.db.write() as txn:
+            txn.put_all(PODS, [Pod(name=name, uid=name, addresses=(ip,)) for ip, name in pods.items()])
+        await asyncio.sleep(0)
+        callers = [ip for ip, name in pods.items() if name.startswith("aaa/")] * 32
+        opened = [await asyncio.open_connection(host, port, local_addr=(ip, 0)) for ip in callers]
+        assert texts(await setup.ask(ECHO, tcp=True)) == ["10.96.0.7"]
+        stats = setup.server.stats().tcp
+        for _, writer in opened:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+    assert stats.refused == 256 - 256 * 4 // 5 - 1
+
+
 async def test_the_question_of_one_caller_is_answered_before_the_rest_of_anothers_flood() -> None:
     async with serving() as setup:
         with (
@@ -241,7 +341,7 @@ async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served() 
 async def test_an_address_in_use_is_one_clear_line() -> None:
     async with serving() as setup:
         other = Server(
-            Database(NAMES), zone="clusterset.local", listen=[setup.server.address], upstream=("127.0.0.1", 1)
+            Database(NAMES, PODS), zone="clusterset.local", listen=[setup.server.address], upstream=("127.0.0.1", 1)
         )
         with pytest.raises(CannotListen, match=r"127.0.0.1:\d+ \(udp\): Address already in use"):
             await other.run()
@@ -249,7 +349,7 @@ async def test_an_address_in_use_is_one_clear_line() -> None:
 
 def test_a_server_that_would_ask_itself_is_refused() -> None:
     with pytest.raises(CannotListen, match="round for ever"):
-        Server(Database(NAMES), zone="z", listen=[("127.0.0.1", 53)], upstream=("127.0.0.1", 53))
+        Server(Database(NAMES, PODS), zone="z", listen=[("127.0.0.1", 53)], upstream=("127.0.0.1", 53))
 
 
 async def test_a_name_server_without_an_address_is_not_named() -> None:
@@ -265,7 +365,7 @@ async def test_a_name_server_without_an_address_is_not_named() -> None:
 
 async def test_the_first_question_is_answered_from_the_names_that_are_there_when_it_begins() -> None:
     """A process that joins another one gets its share of the questions from the moment that it has the sockets."""
-    db = Database(NAMES)
+    db = Database(NAMES, PODS)
     source = db.initializer(NAMES, "test")
     with db.write() as txn:
         for n in range(5_000):

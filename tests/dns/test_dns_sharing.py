@@ -39,6 +39,7 @@ def test_where_no_uplink_is_to_be_dropped_no_socket_has_a_filter_which_would_wan
     monkeypatch.setattr(uplinks, "drop_from", lambda sock, _: filtered.append(sock))
     plain, dropping = bind_both(("127.0.0.1", 0)), bind_both(("127.0.0.1", 0), {2})
 
-    assert filtered == [*dropping]
+    kept = [sock for sock in filtered if sock.fileno() >= 0]  # a port that is taken for TCP is given up for another
+    assert kept == [*dropping]
     for sock in (*plain, *dropping):
         sock.close()

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from uplink_node import ADDRESS, UplinkNode
+from datapath_worlds.uplink_node import ADDRESS, UplinkNode
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root")
 
@@ -37,14 +37,15 @@ def ask(node: UplinkNode, namespace: str, transport: str, *, patience: float = 1
 
 @pytest.mark.parametrize("uplinks", ["auto", "eth0"])
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.slow
 def test_a_neighbour_on_an_uplink_is_not_answered_and_a_pod_is(
     uplink_node: UplinkNode, transport: str, uplinks: str
 ) -> None:
-    uplink_node.serve("dns_serve.py", ADDRESS, uplinks)
+    uplink_node.serve("answers.dns_serve", ADDRESS, uplinks)
     assert ask(uplink_node, uplink_node.pod, transport) == "10.96.0.7"
     assert ask(uplink_node, uplink_node.neighbour, transport, patience=0.5) == "nothing"
 
 
 def test_where_no_uplink_is_configured_everybody_is_answered(uplink_node: UplinkNode) -> None:
-    uplink_node.serve("dns_serve.py", ADDRESS, "")
+    uplink_node.serve("answers.dns_serve", ADDRESS, "")
     assert ask(uplink_node, uplink_node.neighbour, "udp") == "10.96.0.7"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, running
+from peers.etcd_server import EtcdServer, running
 
 from isthmus.etcd import Credentials, Denied, Session, access
 from isthmus.etcd.access import Grant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from etcd_server import EtcdServer
+from peers.etcd_server import EtcdServer
 
 from isthmus.etcd import LeaseGone, Session
 
@@ -20,6 +20,7 @@ async def test_keys_of_a_lease_are_deleted_with_it(store: Session) -> None:
     assert await store.get("leased") is None
 
 
+@pytest.mark.slow
 async def test_a_lease_that_is_renewed_outlives_its_ttl(store: Session) -> None:
     lease = await store.grant_lease(5)  # a busy machine may miss a renewal, which comes every third of it
     await store.put("leased", b"", lease=lease.id)

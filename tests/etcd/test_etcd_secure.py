@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import programs
 import pytest
-from certificates import Authority
-from etcd_server import EtcdServer, running
+from machine import programs
+from machine.certificates import Authority
+from peers.etcd_server import EtcdServer, running
 
 from isthmus.etcd import Credentials, Denied, Get, Put, Session, SessionTimings, Tls, access, binary
 from isthmus.reflector import Transient
@@ -173,6 +173,33 @@ async def test_a_token_that_ended_is_renewed_within_a_watch(guarded_etcd: EtcdSe
         assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
         lose_token(session)
         assert (await anext(session.watch("shared/a", 1, exact=True))).events[0].key == "shared/a"
+
+
+async def test_an_etcd_that_lost_its_data_is_used_again_by_who_had_a_token_of_it(guarded_etcd: EtcdServer) -> None:
+    """It waits with an earlier token until its log is as long as the one in which the token was given."""
+    credentials = Credentials("root", "secret")
+    async with Session([guarded_etcd.endpoint], credentials=credentials, timeout=1.0) as session:
+        for number in range(200):
+            await session.put("shared/a", b"%d" % number)
+        session._transport.token = ""
+        assert await session.get("shared/a") is not None
+        guarded_etcd.stop()
+        guarded_etcd.wipe()
+        guarded_etcd.start()
+        async with Session([guarded_etcd.endpoint]) as unauthenticated:
+            await guarded_etcd.ready(unauthenticated)
+            await access.ensure_role(unauthenticated, access.ROOT, ())
+            await access.ensure_user(unauthenticated, access.ROOT, "secret", access.ROOT)
+            await access.enable(unauthenticated)
+        failures = 0
+        while failures < 10:
+            try:
+                await session.put("shared/a", b"again")
+            except Transient:
+                failures += 1
+            else:
+                break
+        assert await session.get("shared/a") is not None
 
 
 async def test_a_watch_opened_after_the_user_was_set_up_anew_is_served(guarded_etcd: EtcdServer) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_server import EtcdServer, free_ports
+from peers.etcd_server import EtcdServer, free_ports
 
 from isthmus.etcd import (
     Compare,
@@ -44,7 +44,7 @@ async def test_a_list_in_pages_is_of_one_revision_and_stays_within_its_prefix(st
     for n in range(25):
         await store.put(f"c1/{n:02}", b"x")
     last = await store.put("c11/0", b"neighbour")
-    kvs, revision, _ = await store.list("c1/", page=10)
+    kvs, revision, *_ = await store.list("c1/", page=10)
     assert [kv.key for kv in kvs] == [f"c1/{n:02}" for n in range(25)]
     assert revision == last
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, running
+from peers.etcd_server import EtcdServer, running
 
 from isthmus.etcd import KeyStore, KeyValue, PrefixStore, Put, Session, WatchBatch
 from isthmus.reflector import Event, Expired, Reflector, Transient

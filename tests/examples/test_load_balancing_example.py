@@ -27,6 +27,7 @@ def told(*before: str) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.bpf
+@pytest.mark.slow
 def test_every_step_holds_on_the_double_and_on_the_kernels_maps_and_leaves_no_trace() -> None:
     outcome, said = told()
     assert "the kernel's beside it" in said

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bpf_world import World, sweep
-from etcd_server import free_ports
+from datapath_worlds.bpf_world import World, sweep
+from peers.etcd_server import free_ports
 
 from isthmus.admin.query import QueryError, Socket
 from isthmus.datapath import remove

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from island_world import C3, DOMAIN
+from meshes.island_world import C3, DOMAIN
+from meshes.route_world import C1, C2, RouteWorld
 from msgspec.structs import replace
-from route_world import C1, C2, RouteWorld
 
-from isthmus.gateway.alternatives import AGGREGATE
+from isthmus.gateway.alternatives import AGGREGATE, plan_of, resources
 from isthmus.gateway.http import RETRIED
-from isthmus.gateway.islands import NodeOf
+from isthmus.gateway.listeners import NodeSettings
 from isthmus.loadbalancer import maglev
 from isthmus.model.clusters import Cluster
 from isthmus.model.drains import Drain, Draining
@@ -44,7 +44,7 @@ TO_C2 = f"island c2 {derived(ServiceName(ECHO))}:80"
 
 def node(*, ports: int = 4_000) -> RouteWorld:
     """c1's node, with the islands c2 and c3."""
-    of = NodeOf(C1, DOMAIN, Path("/run/isthmus/proxy"), ("169.254.7.1",), 19_100, ports)
+    of = NodeSettings(C1, DOMAIN, Path("/run/isthmus/proxy"), ("169.254.7.1",), 19_100, ports)
     world = RouteWorld(island=of).put(CLUSTERS, Cluster(name=C1, own=True, network="one"))
     for cluster in (C2, C3):
         world.put(CLUSTERS, Cluster(name=cluster, network=f"of {cluster}", gateways=(f"{cluster}.example:15443",)))
@@ -55,12 +55,26 @@ def node(*, ports: int = 4_000) -> RouteWorld:
 def test_an_island_that_exports_more_than_there_are_ports_takes_none_of_another_one() -> None:
     """The names, and so their order, are the island's to choose."""
     world = node(ports=10)
-    for number in range(20):
-        world.imported(f"demo/a{number}", c2=["10.1.0.1:8080"])
     for number in range(3):
         world.imported(f"demo/z{number}", c3=["10.1.0.1:8080"])
-    taken = Counter(row.cluster for row in world.rows(ISLAND_LISTENERS))
-    assert taken == {C2: 7, C3: 3}
+    before = world.rows(ISLAND_LISTENERS)
+    for number in range(20):
+        world.imported(f"demo/a{number}", c2=["10.1.0.1:8080"])
+    after = world.rows(ISLAND_LISTENERS)
+    assert Counter(row.cluster for row in after) == {C2: 6, C3: 3}
+    assert all(row in after for row in before)
+
+
+def test_an_island_that_comes_after_one_that_wants_all_ports_finds_some_and_takes_none() -> None:
+    world = node(ports=10)
+    for number in range(20):
+        world.imported(f"demo/a{number}", c2=["10.1.0.1:8080"])
+    before = world.rows(ISLAND_LISTENERS)
+    for number in range(3):
+        world.imported(f"demo/z{number}", c3=["10.1.0.1:8080"])
+    after = world.rows(ISLAND_LISTENERS)
+    assert Counter(row.cluster for row in after) == {C2: 8, C3: 2}
+    assert all(row in after for row in before)
 
 
 def served(world: RouteWorld) -> RouteWorld:
@@ -252,6 +266,17 @@ def test_tunnels_that_no_gateway_takes_end_here_as_long_as_there_are_pods_that_n
     world.endpoints(derived(ServiceName(ECHO)), C1)
     assert not decoded(world, "endpoints", ends).endpoints
     assert row(world, "cluster", f"calls of {to}").version == before
+
+
+def test_pods_that_the_plan_gives_no_weight_are_no_fallback() -> None:
+    world = served(node().imported(ECHO, c1=["10.1.0.1:8080"], c2=["10.2.0.1:8080"]))
+    assert pods(world) == ["10.1.0.1"]
+    [listener] = [each for each in world.rows(ISLAND_LISTENERS) if each.cluster == C2]
+    plan = plan_of(world.db.snapshot(), listener)
+    assert plan is not None
+    idle = replace(plan, groups=tuple(replace(group, weight=0) for group in plan.groups))
+    [empty] = [each for each in resources(listener, idle, (C1, C2), {C2}, ()) if each.type == "endpoints"]
+    assert list(message(MESSAGES["endpoints"]).FromString(empty.body).endpoints) == []
 
 
 def test_a_service_of_islands_alone_has_no_cluster_of_pods() -> None:

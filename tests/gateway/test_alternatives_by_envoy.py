@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from island_load import Gateway, LoadedIslands, loaded_islands, tcp
-from island_world import C3
-from route_world import C2
+from meshes.island_load import Gateway, LoadedIslands, loaded_islands, tcp
+from meshes.island_world import C3
+from meshes.route_world import C2
 
 from isthmus.clusterset import certificates
 from isthmus.model.clusters import Cluster
@@ -84,6 +84,7 @@ async def until(made: LoadedIslands, who: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_the_second_island_is_that_of_the_second_tier_and_one_of_weight_0_is_never_called(
     world: LoadedIslands,
 ) -> None:

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from island_world import C3, DOMAIN, Islands, Pod, calling_with, client_hello, greet, islands, until
-from route_world import C1, C2
+from meshes.island_world import C3, DOMAIN, Islands, Pod, calling_with, client_hello, greet, islands, until
+from meshes.route_world import C1, C2
 
 from isthmus.gateway import exports, naming
 from isthmus.gateway.naming import etcd_sni, service_sni
@@ -81,6 +81,7 @@ async def test_strangers_have_so_many_connections_to_the_etcd_and_none_for_long_
     await until(refused(gateway), {"too many": {"unknown": 1}})
 
 
+@pytest.mark.slow
 async def test_who_goes_no_further_than_its_first_bytes_is_cut_off(world: World) -> None:
     gateway = world.islands
     pod = await gateway.pod()

@@ -10,16 +10,17 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from envoy_world import EnvoyWorld, envoy_world
-from etcd_server import free_ports
-from joining_world import World, clusters, two_commands
+from meshes.envoy_world import EnvoyWorld, envoy_world
 from msgspec.structs import replace
+from peers.etcd_server import free_ports
+from peers.joining_world import World, clusters, two_commands
 
-from isthmus.clusterset import joining, tokens
+from isthmus.clusterset import joining
 from isthmus.clusterset.errors import JoinError
+from isthmus.clusterset.joining import tokens
 from isthmus.config import GatewaySection
 from isthmus.gateway import exports, naming
-from isthmus.gateway.exports import GatewayOf
+from isthmus.gateway.exports import GatewaySettings
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
@@ -47,7 +48,7 @@ async def gateway(world: World, directory: Path, port: int, stack: AsyncExitStac
     assert etcd.hostname is not None
     assert etcd.port is not None
     name = ClusterName(world.home.cluster.name)
-    of = GatewayOf(name, DOMAIN, (Endpoint("127.0.0.1", port),), directory, (Endpoint(etcd.hostname, etcd.port),))
+    of = GatewaySettings(name, DOMAIN, (Endpoint("127.0.0.1", port),), directory, (Endpoint(etcd.hostname, etcd.port),))
     pair = Identity(world.keys.path / "gateway.crt", world.keys.path / "gateway.key")
     declared = [exports.derived(of)]
     db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
@@ -73,6 +74,7 @@ async def islands(tmp_path: Path) -> AsyncIterator[Islands]:
         yield Islands(c1, c2, ports)
 
 
+@pytest.mark.slow
 async def test_two_commands_join_islands_that_reach_each_others_gateway_alone(islands: Islands) -> None:
     c1, c2 = islands.c1, islands.c2
     await c1.publish("10.1.1.1")

@@ -9,30 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from route_world import C2
+from meshes.route_world import C2
 
 from isthmus.clusterset import certificates
-from isthmus.gateway import checks, exports, http, tls
-from isthmus.gateway.exports import GatewayOf
+from isthmus.gateway import checks, exports, tls
+from isthmus.gateway.exports import GatewaySettings
 from isthmus.gateway.naming import service_sni, services_suffix
-from isthmus.gateway.refusals import REASONS, Ended, Refusals
+from isthmus.gateway.refusals import REASONS, FailedConnection, Refusals
 from isthmus.gateway.secrets import KEEP, Identity, Secrets, read_bundles
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint as Address
+from isthmus.model.islands import TrustBundle
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
-from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, TRUST_BUNDLES
+from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, OWN_EXPORTS, TRUST_BUNDLES, XDS
 from isthmus.netlink import sock_diag
+from isthmus.processes.start import tables_of
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.messages import message
 from isthmus.proxy.process import Host, HostHealth
+from isthmus.proxy.protocols import http_version
 from isthmus.proxy.rules import problem
-from isthmus.statedb import Database
+from isthmus.statedb import Database, Derivations
 
 DOMAIN = "clusterset.local"
-OF = GatewayOf(C2, DOMAIN, (Address("127.0.0.1", 15443),), Path("/run/isthmus/gateway"))
+OF = GatewaySettings(C2, DOMAIN, (Address("127.0.0.1", 15443),), Path("/run/isthmus/gateway"))
 ECHO = ServiceName("demo/echo")
 
 
@@ -58,7 +61,7 @@ def chains(
 ) -> dict[str, set[str]]:
     """Chain → who comes to it, as member/SNI."""
     rows = [each.export for each in exported if each.export is not None]
-    apart = [(each, exports.called(each, sets, DOMAIN)) for each in rows]
+    apart = [(each, exports.call_targets(each, sets, DOMAIN)) for each in rows]
     row = exports.listener(OF, apart, [ClusterName(each) for each in members])
     assert problem(MESSAGES["listener"], row.body) == ""
     found = message(MESSAGES["listener"]).FromString(row.body)
@@ -174,6 +177,28 @@ def test_an_export_for_some_clusters_has_chains_for_these_and_no_cluster_that_an
     assert not cluster.endswith(services_suffix(DOMAIN))
 
 
+def test_the_chains_of_an_export_for_some_clusters_end_with_it() -> None:
+    derived = exports.derived(OF)
+    db = Database(*tables_of([derived]))
+    derivations = Derivations(db, derived)
+
+    def chain_names() -> set[str]:
+        while derivations.step():
+            pass
+        [row] = [each for each in db.snapshot().all(XDS) if each.type == "listener"]
+        return {chain.name for chain in message(MESSAGES["listener"]).FromString(row.body).filter_chains}
+
+    own = OwnExport(name=ECHO, export=export(importers="c1"))
+    with db.write() as txn:
+        txn.put(TRUST_BUNDLES, TrustBundle((ClusterName("c1"),)))
+        txn.put(OWN_EXPORTS, own)
+    sni = service_sni(ECHO, 80, DOMAIN)
+    assert chain_names() == {"refused", "services c1", "health c1", f"{sni} restricted c1"}
+    with db.write() as txn:
+        txn.delete(OWN_EXPORTS, ECHO)
+    assert chain_names() == {"refused", "services c1", "health c1"}
+
+
 def test_an_export_for_nobody_has_no_chain() -> None:
     sni = service_sni(ECHO, 80, DOMAIN)
     found = chains(OwnExport(name=ECHO, export=export(importers="")))
@@ -203,7 +228,7 @@ def test_without_a_member_everybody_is_refused() -> None:
     ],
 )
 def test_ports_speak_http_by_their_app_protocol_or_else_their_name(port: Port, want: int | None) -> None:
-    assert http.version(port) == want
+    assert http_version(port) == want
 
 
 def test_ports_of_http_share_a_chain_for_each_member_and_have_no_cluster_that_an_sni_can_name() -> None:
@@ -395,23 +420,23 @@ def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for(
     verify = "TLS_error:|268435581:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED:verify cert failed: "
     at = "X509_verify_cert: certificate verification error at depth"
     for each in (
-        Ended(node),  # its pods did not answer: no refusal
-        Ended(node, no_cluster=True),
-        Ended(node, f"{verify}SAN match"),
-        Ended(f"spiffe://c9.{DOMAIN}/node", f"{verify}SAN match"),
-        Ended(node, f"{verify}no trust bundle store"),
-        Ended(f"spiffe://c9.{DOMAIN}/node", f"{verify}no trust bundle store"),
-        Ended("spiffe://c1.other.local/node", no_cluster=True),
-        Ended("https://c1", no_cluster=True),
-        Ended(node, f"{verify}{at} 0: certificate has expired"),
-        Ended(node, f"{verify}{at} 1: certificate has expired"),
-        Ended(node, f"{verify}{at} 0: unable to get local issuer certificate"),
-        Ended(failure="PEER_DID_NOT_RETURN_A_CERTIFICATE:"),
-        Ended(failure="UNSUPPORTED_PROTOCOL"),
-        Ended(failure="HTTP_REQUEST", no_chain=True, hello=False),
-        Ended(failure="CONNECTION_REJECTED"),
-        Ended(too_many=True),
-        Ended(hello=False),
+        FailedConnection(node),  # its pods did not answer: no refusal
+        FailedConnection(node, no_cluster=True),
+        FailedConnection(node, f"{verify}SAN match"),
+        FailedConnection(f"spiffe://c9.{DOMAIN}/node", f"{verify}SAN match"),
+        FailedConnection(node, f"{verify}no trust bundle store"),
+        FailedConnection(f"spiffe://c9.{DOMAIN}/node", f"{verify}no trust bundle store"),
+        FailedConnection("spiffe://c1.other.local/node", no_cluster=True),
+        FailedConnection("https://c1", no_cluster=True),
+        FailedConnection(node, f"{verify}{at} 0: certificate has expired"),
+        FailedConnection(node, f"{verify}{at} 1: certificate has expired"),
+        FailedConnection(node, f"{verify}{at} 0: unable to get local issuer certificate"),
+        FailedConnection(failure="PEER_DID_NOT_RETURN_A_CERTIFICATE:"),
+        FailedConnection(failure="UNSUPPORTED_PROTOCOL"),
+        FailedConnection(failure="HTTP_REQUEST", no_chain=True, hello=False),
+        FailedConnection(failure="CONNECTION_REJECTED"),
+        FailedConnection(too_many=True),
+        FailedConnection(hello=False),
     ):
         refusals.count(each)
     found = refusals.by_reason()

@@ -13,8 +13,8 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
-from island_world import C3, DOMAIN, Islands, Pod, calling_with, islands
-from route_world import C1
+from meshes.island_world import C3, DOMAIN, Islands, Pod, calling_with, islands, until
+from meshes.route_world import C1
 
 from isthmus.gateway import naming
 from isthmus.gateway.http import CALLER, SPELLINGS
@@ -112,6 +112,32 @@ async def test_a_member_that_calls_the_gateway_itself_can_forge_no_other_cluster
     assert len(seen) == 1
 
 
+async def test_a_health_checker_of_http_1_0_without_host_is_answered_as_by_the_pod_itself(world: Islands) -> None:
+    seen: list[web.BaseRequest] = []
+    pod = await web_pod(world, "a", seen)
+    world.export(ECHO, pod, ports=HTTP)
+    world.imported(ECHO, app_protocol="http")
+    await world.healthy()
+    request = b"GET /healthz HTTP/1.0\r\n\r\n"
+    flat = await answered("127.0.0.1", pod.port, request)
+    assert flat == (b"HTTP/1.0 200 OK", b"a")
+    assert await answered(*await world.target(ECHO), request) == flat
+    assert (await asked(world, world.identity(C1, naming.NODE), SNI, request)).startswith(flat[0])
+    assert [each.headers.get("host", "") for each in seen] == ["", "echo.demo", "localhost"]
+
+
+async def answered(host: str, port: int, request: bytes) -> tuple[bytes, bytes]:
+    """The status line and the body of the answer to a request, whose end is that of the connection."""
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(request)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+    return head.partition(b"\r\n")[0], body
+
+
 async def asked(world: Islands, identity: Any, sni: str, request: bytes) -> bytes:
     """The first bytes that the gateway answers a request with; none where it refuses."""
     context = calling_with(identity)
@@ -163,3 +189,21 @@ async def test_calls_of_grpc_on_one_channel_are_balanced_and_carry_the_callers_c
         answers = [await say(b"", metadata=[(CALLER, "c3")], timeout=60, wait_for_ready=True) for _ in range(40)]
     assert set(answers) == {b"a", b"b"}
     assert callers == [["c1"]] * 40
+
+
+@pytest.mark.slow
+async def test_clients_that_come_and_go_leave_no_connections_to_gateways(world: Islands) -> None:
+    """Each would stay for an hour, and a gateway takes so many of a cluster: one that calls thrice a second had none
+    left for another call after that hour."""
+    world.export(ECHO, await web_pod(world, "a", []), ports=HTTP)
+    world.imported(ECHO, app_protocol="http")
+    await world.healthy()
+    host, port = await world.target(ECHO)
+    for _ in range(20):
+        async with aiohttp.request("GET", f"http://{host}:{port}/") as answer:
+            assert await answer.text() == "a"
+
+    async def active() -> int:
+        return (await world.node_stats("cluster.island.*upstream_cx.*"))["cluster.island c2.upstream_cx_active"]
+
+    await until(active, 0)

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from etcd_server import free_ports
-from island_world import C3, DOMAIN, Islands, Pod, calling_with, expired, islands, reset, until
-from route_world import C1, C2
+from meshes.island_world import C3, DOMAIN, Islands, Pod, calling_with, expired, islands, reset, until
+from meshes.route_world import C1, C2
+from peers.etcd_server import free_ports
 
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair

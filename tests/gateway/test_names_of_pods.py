@@ -7,14 +7,14 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from island_world import C3, DOMAIN
+from meshes.island_world import C3, DOMAIN
+from meshes.route_world import C1, C2, RouteWorld
 from msgspec.structs import replace
-from route_world import C1, C2, RouteWorld
 
-from isthmus.gateway.islands import NodeOf
+from isthmus.gateway.listeners import NodeSettings
 from isthmus.gateway.naming import service_sni
 from isthmus.gateway.pods import assign_addresses
-from isthmus.loadbalancer.explain import called, explain
+from isthmus.loadbalancer.explain import explain, services_called
 from isthmus.loadbalancer.selection import Place
 from isthmus.model.clusters import Cluster
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
@@ -50,7 +50,7 @@ RANGE = IPv4Network("241.0.0.0/8")
 def node(*, pod_ports: int = 100, addresses: tuple[str, ...] = ("169.254.7.1",)) -> RouteWorld:
     """c1's node, with the islands c2 and c3, all with pods of the same addresses."""
     ranges = (RANGE, IPv6Network("fd00:7:1::/64"))
-    of = NodeOf(C1, DOMAIN, Path("/run/isthmus/proxy"), addresses, 19_100, 4_000, 0.25, pod_ports, ranges)
+    of = NodeSettings(C1, DOMAIN, Path("/run/isthmus/proxy"), addresses, 19_100, 4_000, 0.25, pod_ports, ranges)
     world = RouteWorld(island=of).put(CLUSTERS, Cluster(name=C1, own=True, network="one"))
     for cluster in (C2, C3):
         world.put(CLUSTERS, Cluster(name=cluster, network=f"of {cluster}", gateways=("192.0.2.1:15443",)))
@@ -235,8 +235,8 @@ def test_a_service_that_has_the_address_keeps_it() -> None:
 def test_explain_has_each_pod_of_an_island_without_its_address() -> None:
     world = served(node(pod_ports=4).headless(WEB, c2=["web-0=10.1.0.1:80", "web-1=10.1.0.2:80", "web-2=10.1.0.3:80"]))
     now = world.db.snapshot()
-    assert called(now, WEB) == [derived(WEB), pod("c2", "web-0"), pod("c2", "web-1")]
-    found = [explain(now, each, at=Place(C1, "n1")) for each in called(now, WEB)]
+    assert services_called(now, WEB) == [derived(WEB), pod("c2", "web-0"), pod("c2", "web-1")]
+    found = [explain(now, each, place=Place(C1, "n1")) for each in services_called(now, WEB)]
     assert [len(each.paths) for each in found] == [0, 1, 1]
     assert "10.1.0." not in repr(found)
     notes = " ".join(found[0].notes)
@@ -287,6 +287,17 @@ def test_an_island_that_joins_moves_no_pod_of_one_before_it_by_name() -> None:
     for number in range(20):
         before = assign_addresses({cluster: names[cluster] for cluster in clusters[:number]}, network)
         assert before.items() <= all_of_them.items()
+
+
+def test_no_pod_has_the_first_or_the_last_address_of_the_range() -> None:
+    """They are the network itself and its broadcast address; half of a block's other addresses are used."""
+    network = IPv4Network("241.0.0.0/24")
+    for number in range(20):
+        found = {f"{number}-{each}" for each in range(7)}
+        names = {cluster: of_cluster(cluster, found) for cluster in (ClusterName(f"c{each}") for each in range(16))}
+        given_out = set(assign_addresses(names, network).values())
+        assert len(given_out) == 16 * 7
+        assert {str(network[0]), str(network[-1])}.isdisjoint(given_out)
 
 
 def test_the_row_of_a_pod_names_no_service_that_kubernetes_could_have() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.gateway import naming
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.proxy.ports import assign_ports
+from isthmus.proxy.ports import Range, assign_ports
 
 C2 = ClusterName("c2")
 
@@ -48,9 +48,9 @@ def test_no_other_sni_ends_as_that_of_a_service_does() -> None:
 
 def test_listeners_keep_their_ports_and_none_has_another_ones() -> None:
     keys = [(ServiceName(f"demo/s{n}"), C2, 80) for n in range(300)]
-    before = assign_ports(keys, 19_100, 400)
+    before = assign_ports(keys, Range(19_100, 400))
     assert len(set(before.values())) == 300
     assert all(19_100 <= port < 19_500 for port in before.values())
-    after = assign_ports(keys[1:], 19_100, 400)
+    after = assign_ports(keys[1:], Range(19_100, 400))
     assert sum(before[key] != after[key] for key in after) < 10
-    assert len(assign_ports(keys, 19_100, 100)) == 100
+    assert len(assign_ports(keys, Range(19_100, 100))) == 100

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from island_datagrams import UDP, Client, DatagramPod, ask, endpoint_set, tunnel
-from island_world import C3, DOMAIN, Islands, calling_with, expired, islands
+from meshes.island_datagrams import UDP, Client, DatagramPod, ask, endpoint_set, tunnel
+from meshes.island_world import C3, DOMAIN, Islands, calling_with, expired, islands
+from meshes.route_world import C1, C2
 from msgspec.structs import replace
-from route_world import C1, C2
 
 from isthmus.clusterset import certificates
 from isthmus.gateway import naming, udp
@@ -108,6 +108,7 @@ async def test_a_datagram_reaches_the_pod_whose_name_is_called(world: Islands) -
         assert await asyncio.gather(*(ask(at, b"x", again=1.0) for _ in range(10))) == [f"{host} x".encode()] * 10
 
 
+@pytest.mark.slow
 async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_are_there_do(
     world: Islands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_
         each.close()
 
 
+@pytest.mark.slow
 async def test_a_session_whose_pod_has_gone_has_another_one_by_a_new_port_or_after_a_pause(
     world: Islands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +274,7 @@ async def test_a_tunnel_leads_to_the_service_of_its_sni_whatever_its_request_say
     ],
     ids=["GET", "CONNECT", "WebSocket", "HTTP/1.1"],
 )
+@pytest.mark.slow
 async def test_what_asks_for_no_tunnel_of_datagrams_reaches_no_pod(world: Islands, request_: bytes) -> None:
     echo = await pod(world, "echo")
     export(world, ECHO, echo)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from route_world import C1, C2
+from meshes.route_world import C1, C2, RouteWorld
 
 from isthmus.gateway import udp
+from isthmus.gateway.alternatives import tunnelled
 from isthmus.gateway.islands import LONGEST_TIMEOUT
-from isthmus.model.islands import IslandListener
+from isthmus.gateway.listeners import NodeSettings
+from isthmus.model.clusters import Cluster
+from isthmus.model.islands import IslandListener, TrustBundle
 from isthmus.model.names import ServiceName
+from isthmus.model.tables import CLUSTERS, TRUST_BUNDLES, XDS
 from isthmus.proxy.clusters import HTTP_OPTIONS
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.messages import message, unpacked
@@ -66,3 +71,20 @@ def test_a_ping_outlives_connects_that_fail_to_two_gateways_that_are_far_away() 
     options: Any = unpacked(cluster.typed_extension_protocol_options[HTTP_OPTIONS])
     pings = options.explicit_http_config.http2_protocol_options.connection_keepalive
     assert pings.timeout.ToTimedelta().total_seconds() >= 2 * LONGEST_TIMEOUT
+
+
+def test_an_islands_gateways_have_tunnels_as_long_as_it_has_a_port_of_udp() -> None:
+    settings = NodeSettings(C1, "clusterset.local", Path("/run/isthmus/proxy"), ("169.254.7.1",), 19_100, 100)
+    world = RouteWorld(island=settings).put(CLUSTERS, Cluster(name=C1, own=True, network="one"))
+    world.put(CLUSTERS, Cluster(name=C2, network="two", gateways=("192.0.2.1:15443",)))
+    world.put(TRUST_BUNDLES, TrustBundle((C2,)))
+
+    def tunnels() -> list[str]:
+        return [row.type for row in world.rows(XDS) if row.name == tunnelled(C2)]
+
+    world.imported("demo/web", c2=["10.1.0.1:80"])
+    assert tunnels() == []
+    world.imported(ECHO, protocol="UDP", c2=["10.1.0.1:53"])
+    assert sorted(tunnels()) == ["cluster", "endpoints"]
+    world.imported(ECHO, protocol="TCP", c2=["10.1.0.1:53"])
+    assert tunnels() == []

@@ -11,15 +11,15 @@ from typing import Any
 
 import grpc
 import pytest
-from etcd_server import free_ports
 from msgspec.structs import replace
+from peers.etcd_server import free_ports
 
 from isthmus.config import HealthSection
 from isthmus.health import Prober, exchange
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Check, HealthCheck
-from isthmus.model.tables import CHECKS, NODES, PROBES
+from isthmus.model.tables import CHECKS, FAULTS, NODES, PROBES
 from isthmus.statedb import Database
 
 FAST = {"interval": 0.05, "timeout": 10.0, "unhealthy_after": 2}
@@ -35,7 +35,7 @@ class Probing:
     """A prober over tables of its own."""
 
     def __init__(self) -> None:
-        self.db = Database(CHECKS, PROBES, NODES)
+        self.db = Database(CHECKS, PROBES, NODES, FAULTS)
         self.prober = Prober(self.db, HealthSection(rate=1_000.0, backend_rate=1_000.0), node="n1")
 
     def check(self, *rows: Check) -> None:
@@ -54,6 +54,11 @@ class Probing:
         verdict = found()
         assert verdict is not None
         return verdict
+
+    async def prober_is_idle(self) -> None:
+        async with asyncio.timeout(60):
+            while self.prober.stats().in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -111,6 +116,45 @@ async def test_a_connect_passes_and_where_the_server_goes_it_fails_and_passes_ag
             assert (await made.verdict(row(port), healthy=True)).since > 0
 
 
+@pytest.mark.parametrize("bad", [row(70_000), row(1, "nowhere at all")], ids=["port", "address"])
+async def test_a_backend_whose_probe_raises_costs_itself_and_is_a_fault_until_its_check_goes(bad: Check) -> None:
+    async with server(answering(b"")) as port, probing(bad, row(port)) as made:
+        await made.verdict(row(port), healthy=True)
+        async with asyncio.timeout(60):
+            await made.db.until(lambda now: now.count(FAULTS) == 1)
+        [fault] = made.db.snapshot().all(FAULTS)
+        assert (fault.part, fault.name, fault.cause) == ("probes", str(bad.key), "bug")
+        assert made.db.snapshot().get(PROBES, bad.key) is None, "no verdict"
+        with made.db.write() as txn:
+            txn.delete(CHECKS, bad.key)
+        async with asyncio.timeout(60):
+            await made.db.until(lambda now: now.count(FAULTS) == 0)
+
+
+async def test_an_answer_that_raises_ends_the_probe_without_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = exchange.result
+
+    def raising(check: HealthCheck, received: bytes, *, ended: bool) -> str | None:
+        if b"teapot" in received:
+            raise KeyError("teapot")
+        return result(check, received, ended=ended)
+
+    monkeypatch.setattr(exchange, "result", raising)
+    async with (
+        server(answering(b"HTTP/1.1 418 teapot\r\n")) as bad,
+        server(answering(b"HTTP/1.1 204 No\r\n")) as good,
+        probing(row(bad, type="HTTP"), row(good, type="HTTP")) as made,
+    ):
+        await made.verdict(row(good), healthy=True)
+        async with asyncio.timeout(60):
+            await made.db.until(lambda now: now.count(FAULTS) == 1)
+        await made.prober_is_idle()
+        assert made.db.snapshot().get(PROBES, row(bad).key) is None
+        made.check(row(bad))
+        await made.verdict(row(bad), healthy=True)
+        assert made.db.snapshot().count(FAULTS) == 0
+
+
 async def test_what_does_not_answer_in_time_is_found_dead() -> None:
     with full_backlog() as port:
         late = row(port, timeout=0.3)
@@ -126,6 +170,8 @@ async def test_what_does_not_answer_in_time_is_found_dead() -> None:
         (b"HTTP/1.1 500 No\r\n\r\n", "HTTP status 500"),
         (b"HTTP/1.1 40", "the connection ended before an answer"),
         (b"SSH-2.0-x\r\n", "the answer is not HTTP"),
+        (b"HTTP/1.1 " + b"2" * 5000 + b"\r\n", "the answer is not HTTP"),
+        (b"HTTP/1.1 -200\r\n", "the answer is not HTTP"),
         (b"x" * 200_000, "no answer within 65536 bytes"),
     ],
 )
@@ -199,7 +245,7 @@ async def test_a_check_that_goes_takes_its_verdict_with_it() -> None:
         assert made.db.snapshot().get(PROBES, row(port).key) is None
 
 
-async def test_a_thousand_backends_take_two_tasks_and_a_bounded_number_of_sockets() -> None:
+async def test_a_thousand_backends_take_as_many_tasks_as_one_and_a_bounded_number_of_sockets() -> None:
     async with server(answering(b"")) as port:
         addresses = [f"127.0.{n >> 8}.{n & 255}" for n in range(1, 1_001)]
         before = len(asyncio.all_tasks())
@@ -209,7 +255,7 @@ async def test_a_thousand_backends_take_two_tasks_and_a_bounded_number_of_socket
                 while made.prober.stats().dead < 999:
                     await asyncio.sleep(0.01)
                     most = max(most, made.prober.stats().in_flight)
-            assert len(asyncio.all_tasks()) - before <= 4, "the prober's own, and one of this test"
+            assert len(asyncio.all_tasks()) - before <= 8, "the prober's, supervisors included, and one of this test"
             assert most <= 256
 
 

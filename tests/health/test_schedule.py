@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from isthmus.config import HealthSection
 from isthmus.health.schedule import FIRST_WITHIN, JITTER, Schedule, spacing
@@ -93,6 +94,28 @@ def results(made: Schedule, *found: str) -> list[Probe]:
         if row := made.done(backend, turn, why, now=now, wall=WALL):
             rows.append(row)
     return rows
+
+
+def test_a_namespace_whose_probes_take_an_hour_leaves_room_for_those_of_others() -> None:
+    made = schedule(0, rate=1_000.0)
+    slow = HealthCheck(type="HTTP", interval=3_600.0, timeout=3_600.0)
+    for n in range(1_000):
+        made.put(Check(replace(key(n), service=ServiceName("hostile/echo")), slow), 0.0)
+    held, room, probed = Counter[str](), 256, 0
+    for step in range(6_000):
+        now = step / 100
+        if step == 1_000:
+            for n in range(20):
+                made.put(Check(key(n), HealthCheck(interval=5.0)), now)
+        for backend, turn, _ in made.due(now, room=room, held=held):
+            if backend.service.startswith("demo/"):
+                made.done(backend, turn, "", now=now, wall=WALL)
+                probed += 1
+                continue
+            held["hostile"] += 1
+            room -= 1
+    assert held["hostile"] == 128
+    assert probed >= 20 * 9, "every five seconds for fifty"
 
 
 def test_only_a_verdict_that_changes_is_a_row_with_its_reason() -> None:

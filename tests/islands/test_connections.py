@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from island_load import Gateway, Load, LoadedIslands, http, loaded_islands, tcp
-from island_world import C3, reset
-from route_world import C1, C2
+from meshes.island_load import Gateway, Load, LoadedIslands, http, loaded_islands, tcp
+from meshes.island_world import C3, DOMAIN, reset
+from meshes.route_world import C1, C2
 
-from isthmus.clusterset import certificates
-from isthmus.gateway import naming
+from isthmus.clusterset import Folder, certificates
+from isthmus.model.names import ClusterName
 from isthmus.model.services import Port
 
 pytestmark = [pytest.mark.needs("envoy"), pytest.mark.islands]
@@ -243,27 +243,32 @@ async def test_a_held_connection_outlives_weights_discovery_services_and_the_gat
         writer.close()
 
 
-async def test_an_authority_gives_way_to_another_under_load_and_no_handshake_fails(world: LoadedIslands) -> None:
-    """As ``clusters rotate-ca`` does it, on both sides: both are trusted, the new one signs, the old is forgotten."""
+async def test_an_authority_gives_way_to_another_under_load_and_no_handshake_fails(
+    world: LoadedIslands, tmp_path: Path
+) -> None:
+    """By the folders of keys, on both sides at once: both are trusted, the new one signs, the old is forgotten."""
     world.export(ECHO, C2, await world.pod("c2"))
     await called(world)
+    folders = {name: folder_of(tmp_path, name, world.world.authorities[name]) for name in (C1, C2)}
     load = Load(world, ECHO)
     running = asyncio.create_task(load.run(10))
-    old = {name: world.world.authorities[name] for name in (C1, C2)}
-    new = {name: certificates.authority(f"isthmus clusterset {name} anew") for name in old}
-    for name in old:
-        (world.world.trust / f"{name}.ca.crt").write_bytes(old[name].certificate + new[name].certificate)
-    world.renew()
+    for name, folder in folders.items():
+        folder.begin_rotation(name)
+    trust(world, folders)
     await asyncio.sleep(2.5)
+    for name, folder in folders.items():
+        folder.switch()
+        assert {"gateway", "node"} <= {*folder.ensure(name, ["127.0.0.1"], days=30, domain=DOMAIN)}
+    trust(world, folders)
     for each in world.gateways[C2]:
-        await renewed(world, each, new[C2])
-    held, fresh = world.world.node_secrets.identity, world.world.identity(C1, naming.NODE, by=new[C1])
+        await renewed(world, each, folders[C2].pair("gateway"))
+    held, fresh = world.world.node_secrets.identity, world.world.saved(folders[C1].pair("node"))
     fresh.key.replace(held.key)
     fresh.certificate.replace(held.certificate)
     await asyncio.sleep(2.5)
-    for name in old:
-        (world.world.trust / f"{name}.ca.crt").write_bytes(new[name].certificate)
-    world.renew()
+    for folder in folders.values():
+        folder.end_rotation()
+    trust(world, folders)
     await running
     await load.ended()
     assert len(load.calls) == 2000
@@ -273,9 +278,26 @@ async def test_an_authority_gives_way_to_another_under_load_and_no_handshake_fai
     assert found["cluster.island c2.upstream_cx_connect_fail"] == 0
 
 
-async def renewed(world: LoadedIslands, gateway: Gateway, by: certificates.Pair) -> None:
-    """Give a gateway a certificate of an authority, and wait until it is shown."""
-    held, fresh = gateway.secrets.identity, world.world.identity(C2, naming.GATEWAY, by=by)
+def folder_of(path: Path, name: ClusterName, authority: certificates.Pair) -> Folder:
+    """The folder of keys of a cluster that has this authority, as `isthmus keys` has it."""
+    folder = Folder(path / name)
+    folder.path.mkdir()
+    folder.save("ca.crt", authority.certificate)
+    folder.save("ca.key", authority.key)
+    folder.ensure(name, ["127.0.0.1"], days=30, domain=DOMAIN)
+    return folder
+
+
+def trust(world: LoadedIslands, folders: Mapping[ClusterName, Folder]) -> None:
+    """Bring each cluster's bundle to the other one, as a link does."""
+    for name, folder in folders.items():
+        (world.world.trust / f"{name}.ca.crt").write_bytes(folder.bundle)
+    world.renew()
+
+
+async def renewed(world: LoadedIslands, gateway: Gateway, pair: certificates.Pair) -> None:
+    """Give a gateway another certificate, and wait until it is shown."""
+    held, fresh = gateway.secrets.identity, world.world.saved(pair)
     fresh.key.replace(held.key)
     fresh.certificate.replace(held.certificate)
     want = ssl.PEM_cert_to_DER_cert(held.certificate.read_text())

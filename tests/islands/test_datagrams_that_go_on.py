@@ -11,11 +11,11 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import pytest
-from island_datagrams import UDP
-from island_load import Gateway, LoadedIslands, Plans, after, loaded_islands
-from island_sessions import EVERY, Kind, Sessions
-from island_world import C3
-from route_world import C1, C2
+from meshes.island_datagrams import UDP
+from meshes.island_load import Gateway, LoadedIslands, Plans, after, loaded_islands
+from meshes.island_sessions import EVERY, Kind, Sessions
+from meshes.island_world import C3
+from meshes.route_world import C1, C2
 
 pytestmark = [pytest.mark.needs("envoy"), pytest.mark.islands]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-import delay
 import pytest
-from island_datagrams import UDP, DatagramPod, ask, endpoint_set
-from island_world import Islands, cancelled, islands
-from route_world import C2
+from machine import delay
+from meshes.island_datagrams import UDP, DatagramPod, ask, endpoint_set
+from meshes.island_world import Islands, cancelled, islands
+from meshes.route_world import C2
 
 from isthmus.gateway import checks
 from isthmus.model import tables

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from island_load import RATE, Call, Load, LoadedIslands, Plans, after, clusters_of, http, loaded_islands, tcp
-from island_world import C3
-from route_world import C1, C2
+from meshes.island_load import RATE, Call, Load, LoadedIslands, Plans, after, clusters_of, http, loaded_islands, tcp
+from meshes.island_world import C3
+from meshes.route_world import C1, C2
 
 from isthmus.model.services import Port
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver_world import ApiServer, serving
 from click.testing import CliRunner
-from karmada_control import WORK, ControlPlane, control_plane, until
+from clusters.apiserver_world import ApiServer, serving
+from clusters.karmada_control import WORK, ControlPlane, control_plane, until
 
 from isthmus.cli import root
 from isthmus.clusterset import pki
-from isthmus.clusterset.peers import Directory
+from isthmus.clusterset.peers.peer_files import Directory
 from isthmus.etcd import Denied
 from isthmus.karmada import keyring
 from isthmus.kube.objects.core import NAMESPACE, SECRET, SERVICE
@@ -50,6 +50,7 @@ async def joined(karmada: ControlPlane, *names: str, start: bool = False) -> Non
         await asyncio.gather(*(karmada.members[name].start() for name in names))
 
 
+@pytest.mark.slow
 async def test_members_read_each_other_as_they_come_and_go_though_the_peer_is_down(karmada: ControlPlane) -> None:
     c1, c2, third = (karmada.members[name] for name in ("c1", "c2", "a"))
     await joined(karmada, "c1", "c2", start=True)
@@ -133,6 +134,7 @@ async def test_a_member_without_a_namespace_of_works_costs_no_other_its_own(karm
     assert set(karmada.members["c1"].peers()) == {"c2"}
 
 
+@pytest.mark.slow
 async def test_what_karmada_moves_away_is_drained_in_the_member_that_it_leaves_and_no_longer_than_its_grace(
     karmada: ControlPlane,
 ) -> None:
@@ -249,6 +251,7 @@ async def states(config: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 async def test_the_processes_follow_what_changes_and_end_when_they_are_asked_to(
     karmada: ControlPlane, server: ApiServer, tmp_path: Path
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import programs
 import pytest
 import yaml
+from machine import programs
 
 from isthmus import config
 from isthmus.karmada.keyring import SERVER_NAMES
@@ -33,7 +33,8 @@ def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_our_exports_and_imports_are_not_defined_on_karmadas_api_server(rendered: list[dict[str, Any]]) -> None:
     names = {each["metadata"]["name"] for each in rendered if each["kind"] == "CustomResourceDefinition"}
-    assert names == {"trafficpolicies.isthmus.io", "drains.isthmus.io", "refusedroutes.isthmus.io"}
+    ours = ("trafficpolicies", "drains", "refusedroutes", "clusterlinks")
+    assert names == {f"{each}.isthmus.io" for each in ours}
 
 
 def test_the_app_can_be_applied_as_a_folder_whose_files_are_read_by_name() -> None:
@@ -97,5 +98,5 @@ def test_the_container_that_keeps_users_finds_its_keys_and_its_etcd(rendered: li
     assert "127.0.0.1" in SERVER_NAMES
     [mount] = container["volumeMounts"]
     assert read.etcd.ca_file == f"{mount['mountPath']}/ca.crt"
-    secrets = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"]}
+    secrets = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
     assert secrets[mount["name"]] == "isthmus-etcd-access"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from karmada_control import until
-from karmada_programs import karmada, member_servers
+from clusters.karmada_control import until
+from clusters.karmada_programs import karmada, member_servers
 
 from isthmus import kube
 from isthmus.kube.objects.core import SECRET, SERVICE

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from karmada_control import ControlPlane, until
-from kube_apiserver import KubeApiServer
-from rights import KINDS, until_allowed, user
+from clusters.karmada_control import ControlPlane, until
+from clusters.kube_apiserver import KubeApiServer
+from clusters.rights import KINDS, until_allowed, user
 
 from isthmus import kube
 from isthmus.karmada import Control

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, lab_name, until
+from labs.lab_running import Running, lab_name, until
 
-from isthmus_lab import cgroups, images, pod_exec, removal
+from isthmus_lab import cgroups, pod_exec, removal
 from isthmus_lab.karmada import plane
 from isthmus_lab.karmada.plane import Karmada
 from isthmus_lab.layout import Lab
+from isthmus_lab.own_programs import IN_CONTAINER
 
 pytestmark = [pytest.mark.lab, pytest.mark.karmada_programs, pytest.mark.timeout(600)]
 
@@ -87,7 +88,7 @@ class Members(Running):
     def calling(self, name: str) -> Iterator[None]:
         """Calls from c3 while the block runs; none may fail."""
         [*_, consumer] = self.lab.clusters
-        argv = ["python3", "-I", "-S", str(images.PROGRAMS / "tcp_load.py"), name, "80", "--rate", "50", "--until-eof"]
+        argv = IN_CONTAINER.command("tcp_load.py", name, "80", "--rate", "50", "--until-eof")
         pod, pipe = pod_exec.find(consumer, "shop/deploy/client"), subprocess.PIPE
         child = pod_exec.run(pod, argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
         try:

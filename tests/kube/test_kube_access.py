@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_apiserver import running
+from clusters.fake_apiserver import running
 
 from isthmus import kube
 from isthmus.config import ConfigError, KubernetesSection
@@ -84,6 +84,7 @@ def tls(openssl_authority: Authority) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(openssl_authority.folder / "ca.crt"))
     context.load_cert_chain(openssl_authority.folder / "server.crt", openssl_authority.folder / "server.key")
     context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as an API server, which is a Go program
     return context
 
 
@@ -157,6 +158,24 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, openssl_authority: Autho
     found = access(KubernetesSection(), environment=environment, pod=tmp_path)
     assert found.server == "https://[fd00::1]:443"
     assert found.bearer() == "of the pod"
+
+
+def test_a_pod_with_an_empty_certificate_does_not_trust_the_authorities_of_its_image(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("")
+    environment = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    with pytest.raises(ConfigError, match=r"ca\.crt: not a readable CA certificate"):
+        access(KubernetesSection(), environment=environment, pod=tmp_path)
+
+
+def test_comments_in_a_bundle_of_authorities_may_have_any_letters(
+    tmp_path: Path, openssl_authority: Authority, write: Write
+) -> None:
+    bundle = "# Főtanúsítvány\n" + (openssl_authority.folder / "ca.crt").read_text()
+    (tmp_path / "ca.crt").write_text(bundle)
+    read_by_pod = access(KubernetesSection(), environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, pod=tmp_path)
+    for found in (read_by_pod, read(write({"server": "https://x", "certificate-authority": "ca.crt"}))):
+        assert found.tls is not None
+        assert len(found.tls.get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from fake_apiserver import FakeApiServer, Fault, Reply, Request, reset, running, status
+from clusters.fake_apiserver import FakeApiServer, Fault, Reply, Request, reset, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access

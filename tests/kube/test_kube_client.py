@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from fake_apiserver import FakeApiServer, Reply, refusing, reset, running, status
+from clusters.fake_apiserver import FakeApiServer, Reply, refusing, reset, running, status
+from machine.certificates import Authority
 
 from isthmus import kube
 from isthmus.kube.access import Access

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import pytest
-from fake_apiserver import FakeApiServer, running, status
+from clusters.fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
-from fake_apiserver import FakeApiServer, running, status
+from clusters.fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access
@@ -236,9 +236,8 @@ async def test_a_failure_of_the_work_comes_out_and_gives_the_lease_away() -> Non
                 await asyncio.sleep(5)
                 raise ValueError("broken")
 
-            with pytest.raises(ExceptionGroup) as caught:
+            with pytest.raises(ValueError, match="broken"):
                 await lead(client, name="operator", namespace="isthmus-system", identity="a", while_leading=work)
-        assert [str(each) for each in caught.value.exceptions] == ["broken"]
         assert "holderIdentity" not in cluster.spec
 
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import programs
 import pytest
 import yaml
-from kube_apiserver import KubeApiServer
-from refused_policies import REFUSED, clusters
+from clusters.kube_apiserver import KubeApiServer
+from clusters.refused_policies import REFUSED, clusters
+from machine import programs
 
 from isthmus import kube
 from isthmus.kube.kind import Kind
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="function")]
 
 ROOT = Path(__file__).parents[2]
 DEFINITION = ROOT / "deploy" / "crds" / "trafficpolicies.yaml"
-BY_ISTHMUS_ALONE = ("can be no label of a cluster",)
+BY_ISTHMUS_ALONE = ("is not a label, key=value",)
 """What the schema does not ask for: the keys of labels."""
 FULL: dict[str, Any] = {
     "targetRef": {"name": "echo"},
@@ -166,6 +166,6 @@ async def test_kubectl_shows_the_columns(client: kube.Client, namespace: str, ku
         subprocess.run, [*command, "get", "tpol"], capture_output=True, text=True, timeout=60, check=True
     )
     heading, line = done.stdout.splitlines()
-    assert heading.split() == ["NAME", "KIND", "TARGET", "ACCEPTED", "REASON", "SHARES", "AGE"]
+    assert heading.split() == ["NAME", "KIND", "TARGET", "ACCEPTED", "REASON", "EFFECTIVE", "SHARES", "AGE"]
     assert line.split()[:5] == ["mine", "ServiceImport", "echo", "True", "Accepted"]
     assert "c1 90%, c2 10%" in line

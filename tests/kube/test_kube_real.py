@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from kube_apiserver import KubeApiServer
+from clusters.kube_apiserver import KubeApiServer
 
 from isthmus import kube
 from isthmus.config import KubernetesSection

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from fake_apiserver import FakeApiServer, Request, reset, running, status
+from clusters.fake_apiserver import FakeApiServer, Request, reset, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from balancing_world import ECHO, PERMISSIVE, World, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows.balancing_world import ECHO, PERMISSIVE, World, make
 
 from isthmus.config import ConfigError, load
 from isthmus.loadbalancer import ClaimRules, Place, refusals
 from isthmus.loadbalancer.claims import RefusalReason, rules
-from isthmus.loadbalancer.explain import called, explain
+from isthmus.loadbalancer.explain import explain, services_called
 from isthmus.model.balancing import FrontendType
 from isthmus.model.islands import IslandPod
 from isthmus.model.mcs import MANAGED_BY
@@ -197,8 +197,8 @@ def test_explain_names_the_address_and_the_reason() -> None:
     notes = {
         name: [
             note
-            for service in called(snapshot, ServiceName(name))
-            for note in explain(snapshot, service, at=at).notes
+            for service in services_called(snapshot, ServiceName(name))
+            for note in explain(snapshot, service, place=at).notes
             if note.startswith("not called")
         ]
         for name in ("demo/echo", "demo/other", "demo/near")
@@ -216,7 +216,7 @@ def test_explain_names_the_address_and_the_reason() -> None:
 @pytest.mark.parametrize("field", ["claims.clusterset_ranges", "claims.redirect_ranges", "cluster.pod_ranges"])
 def test_a_range_that_is_none_is_an_error_that_names_its_field(field: str) -> None:
     config = load(None, environment={}, flags=[f"{field}=10.0.0.1/8"])
-    with pytest.raises(ConfigError, match=rf"^{field}: 10\.0\.0\.1/8 has host bits set$"):
+    with pytest.raises(ConfigError, match=rf"^{field}: '10\.0\.0\.1/8' is not a range of IP addresses"):
         rules(config)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from balancing_world import World, make
+from rows.balancing_world import World, make
 
 from isthmus.model.tables import ENDPOINT_SETS, PLANS, SERVICES
 

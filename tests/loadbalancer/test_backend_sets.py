@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from balancing_world import World, make
+from rows.balancing_world import World, make
 
 from isthmus.model.services import Condition, Port
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import World, make
 from msgspec.structs import replace
+from rows.balancing_world import World, make
 
 from isthmus.loadbalancer.checks import CONNECT
 from isthmus.model.names import ClusterName, ServiceName

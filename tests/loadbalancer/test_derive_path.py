@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from balancing_world import PERMISSIVE, World, make
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.services import Condition, Port
 

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from balancing_world import ECHO, World, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows.balancing_world import ECHO, World, make
 
 from isthmus.loadbalancer import drains
 from isthmus.loadbalancer.drains import Drained, in_force, step
@@ -107,7 +107,7 @@ def test_a_service_is_drained_in_the_cluster_that_asks() -> None:
 def test_explain_names_the_drain() -> None:
     drained = world(draining("Cluster", "c2", by="c2"), c1=1, c2=1)
     [plan] = drained.plans
-    [path] = explain(drained.db.snapshot(), plan.key.service, at=Place(C1, "n1")).paths
+    [path] = explain(drained.db.snapshot(), plan.key.service, place=Place(C1, "n1")).paths
     assert [(out.backend.key.cluster, out.reason) for out in path.left_out] == [
         ("c2", "cluster c2 is drained (test in c2)")
     ]
@@ -153,10 +153,10 @@ def test_a_drain_only_goes_forward_and_reaches_its_end_when_it_is_due(
     before, after = (step(drain, NOW + timedelta(seconds=at)) for at in (early, late))
     assert before is not None
     assert after is not None
-    assert before.left >= after.left
+    assert before.percent_left >= after.percent_left
     assert before.closing <= after.closing
-    assert after.left == 0 or late < ramp
-    assert 0 <= after.left < 100
+    assert after.percent_left == 0 or late < ramp
+    assert 0 <= after.percent_left < 100
     assert after.closing == (deadline is not None and late >= deadline)
 
 
@@ -173,7 +173,7 @@ def test_nothing_changes_before_the_time_that_a_step_names(ramp: int, deadline: 
         assert step(drain, found.until) != found
         later = step(drain, max(now, found.until - timedelta(milliseconds=1)))
     assert later is not None
-    assert (later.left, later.closing) == (found.left, found.closing)
+    assert (later.percent_left, later.closing) == (found.percent_left, found.closing)
 
 
 def test_the_ramp_is_a_straight_line_within_a_step() -> None:
@@ -181,13 +181,37 @@ def test_the_ramp_is_a_straight_line_within_a_step() -> None:
     for second in range(60):
         found = step(drain, NOW + timedelta(seconds=second))
         assert found is not None
-        assert abs(found.left - 100 * (1 - second / 60)) <= 10
+        assert abs(found.percent_left - 100 * (1 - second / 60)) <= 10
 
 
 def test_a_drain_ends_by_itself() -> None:
     drain = Drain(kind="Cluster", target="c2", started=ago(60), ends=ago(-10))
     assert step(drain, NOW) == (0, False, NOW + timedelta(seconds=10))
     assert step(drain, NOW + timedelta(seconds=10)) is None
+
+
+def test_before_its_end_a_drain_gives_calls_back_over_a_ramp() -> None:
+    drain = Drain(kind="Cluster", target="c2", started=timestamp(NOW), ends=ago(-100), end_ramp=60, deadline=50)
+    left = [found.percent_left for second in range(100) if (found := step(drain, NOW + timedelta(seconds=second)))]
+    assert left[:40] == [0] * 40
+    assert left[40:] == sorted(left[40:])
+    assert all(abs(percent - 100 * second / 60) <= 10 for second, percent in enumerate(left[40:]))
+    assert step(drain, NOW + timedelta(seconds=99)) == (95, False, NOW + timedelta(seconds=100)), "none is closed"
+    assert step(drain, NOW) == (0, False, NOW + timedelta(seconds=40))
+
+
+@given(ramp=st.integers(0, 500), end_ramp=st.integers(0, 500), ends=st.integers(1, 900), at=seconds)
+def test_with_a_ramp_at_its_end_nothing_changes_before_the_time_that_a_step_names(
+    ramp: int, end_ramp: int, ends: int, at: float
+) -> None:
+    drain = Drain(kind="Cluster", target="c2", started=timestamp(NOW), ramp=ramp, ends=ago(-ends), end_ramp=end_ramp)
+    now = NOW + timedelta(seconds=at)
+    if (found := step(drain, now)) is not None:
+        assert found.until is not None
+        assert found.until > now
+        later = step(drain, max(now, found.until - timedelta(milliseconds=1)))
+        assert later is not None
+        assert later.percent_left == found.percent_left
 
 
 # Whose drains count.
@@ -215,10 +239,10 @@ def test_a_kind_that_is_not_known_drains_nothing() -> None:
 
 def test_nodes_that_end_are_drained_and_cordoned_ones_where_that_is_configured() -> None:
     nodes = [Node("n1", cordoned=True), Node("n2", deleting=True), Node("n3", out_of_service=True), Node("n4")]
-    found = {each.target: each for each in drains.of_nodes(nodes, gone=["n0"], cordoned=False)}
+    found = {each.target: each for each in drains.of_nodes(nodes, deleted=["n0"], cordoned=False)}
     assert set(found) == {"n0", "n2", "n3"}
     assert found["n3"].deadline == 0
-    assert {each.target for each in drains.of_nodes(nodes, gone=(), cordoned=True)} == {"n1", "n2", "n3"}
+    assert {each.target for each in drains.of_nodes(nodes, deleted=(), cordoned=True)} == {"n1", "n2", "n3"}
 
 
 # Any of them at once.
@@ -255,5 +279,5 @@ def test_calls_go_on_wherever_they_did_without_drains_and_to_what_is_drained_onl
     [after] = plain.plans
     still = {(t.cluster, t.address) for group in after.groups for t in group.targets}
     drained = Drained(found)
-    usual = {each for each in reached if drained.left(by_address[each])}
+    usual = {each for each in reached if drained.percent_left(by_address[each])}
     assert still == (usual or reached)

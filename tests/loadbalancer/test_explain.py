@@ -6,15 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from admin_world import serving
-from balancing_world import PERMISSIVE, World, make
 from click.testing import CliRunner
 from msgspec.structs import replace
+from rows.admin_world import serving
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.cli import root
 from isthmus.loadbalancer import Place
-from isthmus.loadbalancer.explain import Explanation, called, explain
+from isthmus.loadbalancer.explain import Explanation, explain, services_called
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.services import Condition, Port
@@ -24,7 +24,7 @@ ECHO = ServiceName("demo/echo")
 
 
 def account(world: World, service: str = ECHO) -> Explanation:
-    found = explain(world.settle().db.snapshot(), ServiceName(service), at=HERE)
+    found = explain(world.settle().db.snapshot(), ServiceName(service), place=HERE)
     assert [path.plan for path in found.paths] == [row for row in world.plans if row.key.service == service]
     return found
 
@@ -76,10 +76,10 @@ def test_a_service_without_plan_says_why() -> None:
 
 def test_people_may_mean_an_import_a_service_or_both() -> None:
     world = World().put(make.imported(), make.derived(), make.service(cluster_ips=("10.96.0.8",)))
-    assert called(world.db.snapshot(), ECHO) == sorted([make.DERIVED, ECHO])
+    assert services_called(world.db.snapshot(), ECHO) == sorted([make.DERIVED, ECHO])
     world.delete(make.derived(), make.service())
-    assert called(world.db.snapshot(), ECHO) == [make.DERIVED]
-    assert called(world.db.snapshot(), ServiceName("demo/none")) == []
+    assert services_called(world.db.snapshot(), ECHO) == [make.DERIVED]
+    assert services_called(world.db.snapshot(), ServiceName("demo/none")) == []
 
 
 def test_an_island_is_named_as_the_reason() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from balancing_world import MANAGED, PERMISSIVE, World, key, make
-from bpf_world import done
+from datapath_worlds.bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
-from small_chunks import small_chunks
+from rows.balancing_world import MANAGED, PERMISSIVE, World, key, make
+from rows.scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
+from rows.small_chunks import small_chunks
 
 from isthmus.datapath.core.maps import DictMaps
 from isthmus.loadbalancer import backends, frontends, plans
@@ -172,6 +172,7 @@ def by_the_general_rules(world: World, which: Any, *others: ServiceName) -> tupl
     per_pass=st.sampled_from([1, 2, 2_000]),
     large=st.sampled_from([0, 1, 64]),
 )
+@pytest.mark.slow
 def test_any_order_of_changes_ends_where_the_final_rows_do(
     steps: list[tuple[str, Any]], which: str, per_pass: int, large: int
 ) -> None:
@@ -245,6 +246,7 @@ parts = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(parts=parts, ports=subsets([Port("http", 80), Port("admin", 90)], 2), large=st.sampled_from([0, 3, 64]))
+@pytest.mark.slow
 def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(
     parts: list[Any], ports: tuple[Port, ...], large: int
 ) -> None:
@@ -285,6 +287,7 @@ beside = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), first=parted, steps=st.lists(st.tuples(parted, st.none() | beside), max_size=5))
+@pytest.mark.slow
 def test_a_followed_service_is_what_all_of_its_endpoints_make_of_it(data: Any, first: Any, steps: Any) -> None:
     """A few endpoints come, go, move or change; now and then a row beside them makes more than each by itself count."""
     with small_chunks(chunk=3, small=4):
@@ -350,6 +353,7 @@ def maps_of(rows: Iterable[Any], which: str) -> list[str]:
 
 @settings(max_examples=100, deadline=None)
 @given(steps=steps, which=st.sampled_from(["all", "multicluster"]), seed=st.integers(0, 1000))
+@pytest.mark.slow
 def test_any_order_of_changes_ends_in_the_maps_of_the_final_rows_although_writes_fail(
     steps: list[tuple[str, Any]], which: str, seed: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import PERMISSIVE, World, make
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.balancing import Scope
 from isthmus.model.services import Node, Port

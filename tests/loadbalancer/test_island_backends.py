@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from balancing_world import DERIVED, ECHO, World, make
+from rows.balancing_world import DERIVED, ECHO, World, make
 
 from isthmus.loadbalancer import policy_objects
 from isthmus.loadbalancer.explain import explain
@@ -26,7 +26,7 @@ from isthmus.model.tables import (
     SERVICES,
     XDS_SERVED,
 )
-from isthmus.model.xds import ServedListener
+from isthmus.model.xds import EnvoyCheck, ServedListener
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database
 
@@ -85,7 +85,7 @@ def test_local_flat_and_island_backends_stand_side_by_side_each_endpoint_with_th
 
 def test_no_address_of_an_island_is_anywhere(world: World) -> None:
     assert "10.1.0.3" not in repr([*world.backends, *world.plans])
-    account = explain(world.settle().db.snapshot(), DERIVED, at=Place(ClusterName("c1"), "n1"))
+    account = explain(world.settle().db.snapshot(), DERIVED, place=Place(ClusterName("c1"), "n1"))
     assert "10.1.0.3" not in repr(account)
     through = "c2: its 3 endpoints are called through this node's Envoy and its gateways"
     assert any(each.startswith(f"{through}: ") for each in account.notes)
@@ -106,7 +106,7 @@ def test_without_a_gateway_that_answers_calls_go_elsewhere_and_come_back(world: 
     assert "c2/169.254.7.1:19100" in weighted(world)
     world.put(check("172.30.2.12:15443", healthy=False))
     assert not any(name.startswith("c2/") for name in weighted(world))
-    account = explain(world.settle().db.snapshot(), DERIVED, at=Place(ClusterName("c1"), "n1"))
+    account = explain(world.settle().db.snapshot(), DERIVED, place=Place(ClusterName("c1"), "n1"))
     assert any("dead: 172.30.2.11:15443 (timeout), 172.30.2.12:15443 (timeout)" in each for each in account.notes)
     world.put(check("172.30.2.12:15443", healthy=True))
     assert "c2/169.254.7.1:19100" in weighted(world)
@@ -119,10 +119,28 @@ def test_a_listener_that_envoy_does_not_serve_is_no_backend(world: World) -> Non
     assert "c2/169.254.7.1:19100" in weighted(serve(world))
 
 
+def test_an_island_is_called_while_this_nodes_envoy_answers_and_left_out_while_it_hangs(world: World) -> None:
+    world.put(EnvoyCheck(healthy=True))
+    assert "c2/169.254.7.1:19100" in weighted(world)
+    world.put(EnvoyCheck(healthy=False, reason="does not answer"))
+    assert set(weighted(world)) == {"c1/10.1.0.1:8080", "c1/10.1.0.2:8080", "c3/10.3.0.1:8080"}
+    account = explain(world.settle().db.snapshot(), DERIVED, place=Place(ClusterName("c1"), "n1"))
+    assert any(each.endswith("this node's Envoy does not answer") for each in account.notes)
+    world.put(EnvoyCheck(healthy=True))
+    assert "c2/169.254.7.1:19100" in weighted(world)
+
+
+def test_a_service_whose_only_way_is_an_envoy_that_hangs_has_a_plan_without_targets(world: World) -> None:
+    """Calls are then refused at once."""
+    world.put(make.endpoints("c1"), make.endpoints("c3"), EnvoyCheck(healthy=False, reason="does not answer"))
+    [plan] = world.plans
+    assert plan.groups == ()
+
+
 def test_a_cluster_without_a_gateway_is_not_called(world: World) -> None:
     world.put(make.cluster("c2", network="two"))
     assert not any(name.startswith("c2/") for name in weighted(world))
-    notes = explain(world.db.snapshot(), DERIVED, at=Place(ClusterName("c1"), "n1")).notes
+    notes = explain(world.db.snapshot(), DERIVED, place=Place(ClusterName("c1"), "n1")).notes
     assert "c2: 3 endpoints are not used: that cluster is on another network, and has no gateway" in notes
 
 
@@ -176,3 +194,9 @@ def test_an_operators_database_has_every_table_that_the_status_of_a_policy_of_an
     policy = Policy(name=ECHO, target=ECHO)
     plans = policy_objects.planned(db.snapshot(), subject, policy, cluster=ClusterName("c1"))
     assert [by_cluster(plan) for plan in plans] == [{C2: 1.0}]
+
+
+def test_a_dual_stack_island_weighs_as_many_pods_as_it_has_not_as_many_addresses(world: World) -> None:
+    world.put(make.endpoints("c2", "10.1.0.1", "10.1.0.2", "10.1.0.3", "fd00:2::1", "fd00:2::2", "fd00:2::3"))
+    found = weighted(serve(world))
+    assert found["c2/169.254.7.1:19100"] == (0, 3 * found["c1/10.1.0.1:8080"][1])

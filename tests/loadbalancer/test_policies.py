@@ -6,15 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from balancing_world import INPUTS, World, make
+from msgspec import structs
+from rows.balancing_world import INPUTS, World, make
 
-from isthmus.loadbalancer import Place, own_ranges, policy_objects
+from isthmus.loadbalancer import Place, checks, gateways, own_ranges, policy_objects
 from isthmus.loadbalancer.explain import explain
+from isthmus.model.balancing import Probe
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object
-from isthmus.model.policies import Policy, Share, Tier
-from isthmus.model.services import Node
-from isthmus.model.tables import OBSERVED, OWN_RANGES, POLICY_OBJECTS
+from isthmus.model.policies import Check, HealthCheck, Policy, Share, Tier
+from isthmus.model.services import Node, Port
+from isthmus.model.tables import CHECKS, OBSERVED, POLICY_OBJECTS
+from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
 
@@ -113,7 +117,7 @@ def test_a_node_that_comes_to_be_in_another_zone_changes_what_a_policy_prefers(
 def test_explain_names_the_policy_that_counts_and_the_others_with_their_reason() -> None:
     world = two_clusters().put(policy(tier(c1=None), created="2026-01-01T00:00:00Z"))
     world.put(policy(name="demo/late", created="2026-01-02T00:00:00Z"), policy(name="demo/wrong", invalid="spec: no"))
-    found = explain(world.settle().db.snapshot(), make.DERIVED, at=Place(ClusterName("c1"), "n1"))
+    found = explain(world.settle().db.snapshot(), make.DERIVED, place=Place(ClusterName("c1"), "n1"))
     assert [note for note in found.notes if "Policy" in note] == [
         "shared out by TrafficPolicy demo/policy",
         "TrafficPolicy demo/late waits behind TrafficPolicy demo/policy",
@@ -128,13 +132,14 @@ class Statuses:
     """The statuses that the operator of c1 wants of policies."""
 
     def __init__(self, *rows: Any) -> None:
-        self.db = Database(*INPUTS, OBSERVED, OWN_RANGES, POLICY_OBJECTS)
-        derived = (own_ranges.derived(ClusterName("c1")), policy_objects.derived(ClusterName("c1")))
+        own = ClusterName("c1")
+        derived = (own_ranges.derived(own), gateways.derived(), checks.of_policies(own), policy_objects.derived(own))
+        self.db = Database(*tables_of(derived, *INPUTS, OBSERVED))
         self.derivations = Derivations(self.db, *derived)
         self.put(*rows)
 
     def put(self, *rows: Any) -> Statuses:
-        from balancing_world import TABLES
+        from rows.balancing_world import TABLES
 
         with self.db.write() as txn:
             for row in rows:
@@ -143,16 +148,29 @@ class Statuses:
             pass
         return self
 
+    @property
+    def checks(self) -> list[Check]:
+        """What the operator probes."""
+        return sorted(self.db.snapshot().all(CHECKS), key=lambda row: row.key)
+
     def of(self, name: str = "demo/policy") -> tuple[str, str, str]:
         """(reason, message, shares) of a policy."""
         found: Object | None = self.db.snapshot().get(POLICY_OBJECTS, ("TrafficPolicy", ServiceName(name)))
         assert found is not None
         assert found.body == b"", "only the status is ours"
-        status = msgspec.json.decode(found.status)
-        [condition] = status["conditions"]
-        assert (condition["type"], condition["observedGeneration"]) == ("Accepted", 2)
-        assert condition["status"] == ("True" if condition["reason"] == "Accepted" else "False")
-        return condition["reason"], condition["message"], status["shares"]
+        reason, message = self.condition("Accepted", name)
+        return reason, message, msgspec.json.decode(found.status)["shares"]
+
+    def condition(self, kind: str, name: str = "demo/policy") -> tuple[str, str]:
+        """(reason, message) of a condition, which is True if its reason is its own name."""
+        row: Object | None = self.db.snapshot().get(POLICY_OBJECTS, ("TrafficPolicy", ServiceName(name)))
+        assert row is not None
+        conditions = {each["type"]: each for each in msgspec.json.decode(row.status)["conditions"]}
+        assert set(conditions) == {"Accepted", "Effective"}
+        found = conditions[kind]
+        assert found["observedGeneration"] == 2
+        assert found["status"] == ("True" if found["reason"] == kind else "False")
+        return found["reason"], found["message"]
 
 
 IMPORT = make.imported(clusters=("c1", "c2"))
@@ -174,6 +192,14 @@ def test_shares_of_two_families_are_shown_once_where_they_agree_and_apart_where_
     assert statuses.put(make.endpoints("c2", "10.2.0.1")).of()[2] == "IPv4: c1 90%, c2 10%; IPv6: c1 100%"
 
 
+def test_a_family_that_the_import_does_not_have_has_no_shares() -> None:
+    rows = make.endpoints("c1", "10.1.0.1", "fd00::1"), make.endpoints("c2", "10.2.0.1")
+    statuses = Statuses(IMPORT, make.derived(), *rows, policy(tier(c1=90, c2=10)))
+    assert statuses.of()[2] == "IPv4: c1 90%, c2 10%; IPv6: c1 100%"
+    found = make.imported(clusters=("c1", "c2"), families=("IPv4",))
+    assert statuses.put(found).of()[2] == "c1 90%, c2 10%"
+
+
 def test_islands_have_the_shares_that_nodes_with_an_envoy_give_them() -> None:
     island = make.cluster("c2", network="there", gateways=("192.0.2.1:15443",))
     statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), policy(tier(c1=90, c2=10)))
@@ -181,6 +207,72 @@ def test_islands_have_the_shares_that_nodes_with_an_envoy_give_them() -> None:
     without = make.cluster("c2", network="there")
     assert statuses.put(without).of() == ("Accepted", "", "c1 100%"), "there is no way to it"
     assert statuses.put(island, make.endpoints("c1")).of() == ("Accepted", "", "c2 100%")
+
+
+def test_an_operator_probes_and_counts_no_slice_that_a_tenant_labels_as_another_clusters() -> None:
+    """Nodes do not use it, and its addresses may be anything that the operator can connect to."""
+    forged = make.endpoints("c2", "192.0.2.1", source="kubernetes")
+    checked = policy(tier(c1=50, c2=50), health=HealthCheck(port=10_250))
+    statuses = Statuses(IMPORT, make.derived(), ENDPOINTS[0], forged, make.cluster("c1", own=True), checked)
+    assert statuses.checks == []
+    assert statuses.of() == ("Accepted", "", "c1 100%")
+    statuses.put(make.cluster("c2", network="there", gateways=("192.0.2.9:15443",)))
+    assert statuses.of() == ("Accepted", "", "c1 100%"), "nor is it an island's"
+
+
+def test_shares_follow_what_probes_find_dead() -> None:
+    checked = policy(tier(c1=50, c2=50), health=HealthCheck())
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), checked)
+    assert {row.key.cluster for row in statuses.checks} == {"c2"}
+    dead = [make.probe(f"10.2.0.{n}", healthy=False, cluster="c2", service=make.DERIVED) for n in (1, 2, 3)]
+    assert statuses.put(*dead[:2]).of()[2] == "c1 50%, c2 50%"
+    assert statuses.put(dead[2]).of()[2] == "c1 100%"
+    assert statuses.put(structs.replace(dead[0], healthy=True)).of()[2] == "c1 50%, c2 50%"
+
+
+def test_without_a_health_check_nothing_is_probed_for_the_shares() -> None:
+    assert Statuses(IMPORT, make.derived(), *ENDPOINTS, policy(tier(c1=50, c2=50))).checks == []
+
+
+def test_endpoints_of_a_cluster_out_of_reach_are_probed_as_on_nodes_and_lapsed_ones_count_while_they_answer() -> None:
+    stale = make.cluster("c2", state="stale")
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), stale, policy(tier(c2=None)))
+    assert len(statuses.checks) == 3
+    statuses.put(*(structs.replace(row, lapsed=True) for row in ENDPOINTS[1:]))
+    assert (len(statuses.checks), statuses.of()[2]) == (3, "none")
+    alive = make.probe("10.2.0.1", healthy=True, cluster="c2", service=make.DERIVED)
+    assert statuses.put(alive).of()[2] == "c2 100%"
+
+
+def test_shares_follow_a_drain() -> None:
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, policy(tier(c1=50, c2=50)))
+    drain = Draining(by=ClusterName("c2"), drain=Drain(kind="Cluster", target="c2"), left=50)
+    assert statuses.put(drain).of()[2] == "c1 66.7%, c2 33.3%"
+    assert statuses.put(structs.replace(drain, left=0)).of()[2] == "c1 100%"
+
+
+def test_an_island_has_no_share_while_none_of_its_gateways_answers() -> None:
+    island = make.cluster("c2", network="there", gateways=("192.0.2.1:15443", "192.0.2.2:15443"))
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), policy(tier(c1=90, c2=10)))
+    assert statuses.put(island).of()[2] == "c1 90%, c2 10%"
+    assert {(row.key.address, row.key.port) for row in statuses.checks} == {("192.0.2.1", 15443), ("192.0.2.2", 15443)}
+    first, second = (Probe(row.key, healthy=False) for row in statuses.checks)
+    assert statuses.put(first).of()[2] == "c1 90%, c2 10%"
+    assert statuses.put(second).of()[2] == "c1 100%"
+
+
+def test_an_island_has_its_share_in_every_family_of_the_service_since_gateways_bridge_them() -> None:
+    island = make.cluster("c2", network="there", gateways=("192.0.2.1:15443",))
+    rows = make.endpoints("c1", "10.1.0.1", "fd00:1::1"), make.endpoints("c2", "10.2.0.1")
+    service = make.derived(cluster_ips=("10.96.0.7", "fd00:96::7"))
+    statuses = Statuses(IMPORT, service, *rows, make.cluster("c1", own=True), island, policy(tier(c1=90, c2=10)))
+    assert statuses.of()[2] == "c1 90%, c2 10%"
+
+
+def test_an_island_all_of_whose_gateways_are_refused_has_no_share() -> None:
+    island = make.cluster("c2", network="there", gateways=("127.0.0.1:15443",))
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), policy(tier(c1=90, c2=10)))
+    assert statuses.put(island).of()[2] == "c1 100%"
 
 
 def test_a_policy_that_waits_is_conflicted_and_counts_when_the_other_goes() -> None:
@@ -223,3 +315,92 @@ def test_a_cluster_whose_region_changes_changes_the_shares_and_a_failure_of_it_n
     units = statuses.derivations.units
     statuses.put(make.cluster("c2", region="r1", failures=3, last_failure="2026-01-01T00:00:00Z"))
     assert statuses.derivations.units - units <= 1, "the cluster's addresses at most, no policy"
+
+
+# Fields without effect
+
+CLUSTERS = (make.cluster("c1", own=True, region="east"), make.cluster("c2", region="west", state="ready"))
+
+
+def effective(*rows: Any) -> tuple[str, str]:
+    return Statuses(IMPORT, make.derived(), *ENDPOINTS, *CLUSTERS, *rows).condition("Effective")
+
+
+def test_a_policy_that_is_followed_as_it_is_written_is_effective() -> None:
+    tiers = Tier((Share(ClusterName(".")), Share(region="west", weight=3))), Tier((Share(ClusterName("*")),))
+    assert effective(policy(*tiers, affinity="ClientIP")) == ("Effective", "")
+
+
+def test_a_policy_for_a_region_that_no_cluster_has_says_that_it_refuses_every_call() -> None:
+    mars = policy(Tier((Share(region="mars", labels=(("tier", "gold"),)),)))
+    assert effective(mars) == (
+        "CallsRefused",
+        "every call is refused: no tier gives calls to a cluster with endpoints (c1, c2); "
+        "no cluster has region mars and label tier=gold",
+    )
+    assert (
+        effective(mars, make.cluster("c2", region="mars", labels=(("tier", "gold"),), state="ready"))[0] == "Effective"
+    )
+
+
+def test_a_tier_for_a_cluster_that_the_clusterset_lacks_has_no_effect_and_the_others_have() -> None:
+    assert effective(policy(tier(c1=None), tier(c9=None))) == ("NoClusterMatches", "no cluster is called c9")
+
+
+def test_a_region_is_not_said_to_be_nobodys_while_a_peer_has_not_told_its_own() -> None:
+    tiers = tier(c1=None), Tier((Share(region="mars"),))
+    assert effective(policy(*tiers), make.cluster("c3"))[0] == "Effective"
+    assert effective(policy(*tiers), make.cluster("c3", state="ready"))[0] == "NoClusterMatches"
+
+
+def test_affinity_towards_an_island_whose_export_has_none_has_no_effect() -> None:
+    island = make.cluster("c2", network="there", gateways=("192.0.2.1:15443",), state="ready")
+    reason, message = effective(island, policy(affinity="ClientIP"))
+    assert (reason, "sessionAffinity holds the cluster and not the pod in c2" in message) == ("BehindGateway", True)
+    assert effective(island, policy(consistent=True))[0] == "BehindGateway"
+    assert effective(island, policy())[0] == "Effective"
+    sticky = make.imported(clusters=("c1", "c2"), affinity="ClientIP")
+    assert effective(island, sticky, policy(affinity="ClientIP"))[0] == "Effective"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"locality": "Region"}, "NoRegion"),
+        ({"health": HealthCheck(path="/ready")}, "UnusedField"),
+        ({"health": HealthCheck(type="HTTP", service="health")}, "UnusedField"),
+        ({"health": HealthCheck(type="HTTP", path="/ready", host="echo")}, "Effective"),
+        ({"health": HealthCheck(type="GRPC", service="health")}, "Effective"),
+    ],
+)
+def test_a_field_that_changes_nothing_is_named(fields: dict[str, Any], reason: str) -> None:
+    assert effective(make.cluster("c1", own=True), policy(**fields))[0] == reason
+
+
+def test_a_policy_of_a_headless_import_has_no_effect() -> None:
+    rows = make.imported(clusters=("c1", "c2"), type="Headless"), make.derived(cluster_ips=(), headless=True)
+    assert effective(*rows, policy(tier(c1=None)))[0] == "Headless"
+
+
+def test_tiers_of_a_service_whose_traffic_stays_on_its_node_have_no_effect() -> None:
+    local = make.derived(internal_policy="Local")
+    assert effective(local, policy(tier(c1=None)))[0] == "InternalTrafficPolicy"
+
+
+def test_a_check_without_a_port_of_a_service_of_udp_has_no_effect() -> None:
+    ports = (Port("dns", 53, "UDP"),)
+    rows = make.imported(clusters=("c1", "c2"), ports=ports), make.derived(ports=ports)
+    assert effective(*rows, policy(health=HealthCheck()))[0] == "NotProbed"
+    assert effective(*rows, policy(health=HealthCheck(port=8080)))[0] == "Effective"
+
+
+def test_a_policy_that_waits_has_no_effect() -> None:
+    younger = policy(name="demo/younger", created="2026-01-02T00:00:00Z")
+    statuses = Statuses(IMPORT, make.derived(), policy(created="2026-01-01T00:00:00Z"), younger)
+    assert statuses.condition("Effective", "demo/younger") == ("NotAccepted", "")
+
+
+def test_explain_names_what_has_no_effect() -> None:
+    world = two_clusters().put(*CLUSTERS, policy(tier(c1=None), tier(c9=None)))
+    notes = explain(world.settle().db.snapshot(), make.DERIVED, place=Place(ClusterName("c1"), "n1")).notes
+    assert "TrafficPolicy demo/policy, without effect: no cluster is called c9" in notes

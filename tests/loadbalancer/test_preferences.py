@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import World, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows.balancing_world import World, make
 
 from isthmus.loadbalancer import shares
 from isthmus.model.balancing import Group

@@ -6,7 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
-from balancing_world import PERMISSIVE, World, make
+from msgspec.structs import replace
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.loadbalancer import Place
 from isthmus.loadbalancer.explain import explain
@@ -51,6 +52,25 @@ def test_service_endpoints_policy_and_pod_come_and_go_in_any_order(order: tuple[
     for number in order:
         world.delete(rows[number]).settle()
     assert (world.frontends, world.plans, world.redirects) == ([], [], [])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_policy_names_an_import_by_its_own_name_where_no_service_has_it(order: tuple[int, ...]) -> None:
+    rows = [make.imported(clusters=("c2",)), make.derived(), make.local(), make.pod()]
+    world = World().put(make.endpoints("c2", "10.2.0.1"), make.cluster("c2"))
+    for number in order:
+        world.put(rows[number]).settle()
+    assert world.reached() == {IMPORT: NEAR[ECHO]}
+    notes = explain(world.db.snapshot(), make.DERIVED, place=Place(ClusterName("c1"), "n1")).notes
+    assert "redirected by CiliumLocalRedirectPolicy demo/near, for the ports it means" in notes
+    plain = make.service(cluster_ips=("10.96.0.99",))
+    world.put(plain).settle()
+    assert world.reached() == NEAR | {IMPORT: ["c2/10.2.0.1:8080"]}, "it is the Service's now"
+    world.delete(plain).settle()
+    assert world.reached() == {IMPORT: NEAR[ECHO]}
+    for number in order:
+        world.delete(rows[number]).settle()
+    assert (world.plans, world.redirects) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -287,6 +307,61 @@ def test_a_proxy_of_a_service_with_as_many_groups_as_the_kernel_has_room_for_is_
     assert [group.tier for group in plan.groups] == list(range(MAX_GROUPS))
 
 
+CONSUMER = make.proxied(owner="HTTPRoute app/r", at=15007, callers="app")
+
+
+def consumers(plan: Plan) -> list[str]:
+    return [f"{each.namespace} {each.target.address}:{each.target.port}" for each in plan.consumers]
+
+
+def test_a_proxy_for_callers_of_one_namespace_stands_beside_the_services_own_backends() -> None:
+    world = World().put(make.derived(affinity="ClientIP"), make.endpoints("c1", "10.1.1.2"))
+    [without] = world.plans
+    [plan] = world.put(CONSUMER).plans
+    assert consumers(plan) == ["app 169.254.7.2:15007"]
+    assert replace(plan, consumers=()) == without
+    assert world.delete(CONSUMER).plans == [without]
+
+
+def plain() -> World:
+    """A Service with one endpoint, on a node that takes those of the clusterset."""
+    return World().put(make.service(), make.endpoints("c1", "10.1.1.2", service="demo/echo"))
+
+
+def test_of_a_service_that_is_not_ours_calls_of_other_namespaces_are_not_answered() -> None:
+    world = plain().put(replace(CONSUMER, service=ServiceName("demo/echo")))
+    [plan] = world.plans
+    assert (plan.consumers_only, consumers(plan), groups(plan)) == (True, ["app 169.254.7.2:15007"], ["0 1 10.1.1.2"])
+
+
+def test_a_proxy_for_callers_of_one_namespace_stands_beside_that_of_all_others() -> None:
+    world = imported().put(make.proxied(80), CONSUMER)
+    assert world.reached() == {**ORIGINAL, IMPORT: PROXY}
+    assert [consumers(plan) for plan in world.plans] == [["app 169.254.7.2:15007"]] * 2
+
+
+def test_each_namespace_has_the_proxy_of_its_oldest_redirect() -> None:
+    older = make.proxied(owner="HTTPRoute app/z", at=15008, callers="app", created="2020-01-01T00:00:00Z")
+    world = imported().put(replace(CONSUMER, created="2021-01-01T00:00:00Z"), older, replace(CONSUMER, callers="bbb"))
+    assert consumers(world.plans[0]) == ["app 169.254.7.2:15008", "bbb 169.254.7.2:15007"]
+
+
+def test_a_local_redirect_comes_before_a_proxy_for_callers_of_one_namespace() -> None:
+    """But for calls that the local one leaves alone."""
+    world = served().put(make.pod(), make.local(), replace(CONSUMER, service=ServiceName("demo/echo")))
+    assert [consumers(plan) for plan in world.plans] == [[]]
+    world.put(make.local(skip_from_backend=True))
+    assert {str(plan.key): consumers(plan) for plan in world.plans} == {
+        "demo/echo:80/TCP/IPv4": [],
+        "demo/echo:80/TCP/IPv4/o": ["app 169.254.7.2:15007"],
+    }
+
+
+def test_a_proxy_of_a_plain_service_has_that_services_backends_behind_it() -> None:
+    world = plain().put(make.proxied(service="demo/echo"))
+    assert groups(world.plans[0]) == ["0 1 169.254.7.2", "1 1 10.1.1.2"]
+
+
 def test_a_proxy_takes_one_port() -> None:
     assert imported().put(make.proxied(80)).reached() == {**ORIGINAL, IMPORT: PROXY}
 
@@ -366,6 +441,17 @@ def test_of_several_backend_ports_the_first_counts_where_one_port_is_called() ->
     assert world.reached()["demo/near:local-redirect:80/TCP/IPv4"] == ["c1/10.1.1.9:8080"]
 
 
+def test_with_one_port_of_a_service_a_pod_that_declares_no_port_is_a_target() -> None:
+    """Cilium's script service-matcher-single-port-fallback."""
+    two = (Port("https", 8080), Port("dtls", 8080, "UDP"))
+    world = served().put(make.pod(ports=()), make.local(ports=(Port("https", 80),), backend_ports=two))
+    assert world.reached() == NEAR
+    world.put(make.pod(ports=(Port("other", 9090),)))
+    assert world.reached() == FAR, "a pod that declares other ports declares that it does not have this one"
+    world.put(make.pod(ports=()), make.local(backend_ports=two))
+    assert world.reached() == {ECHO: ["c1/10.1.1.2:8080"]}, "with all ports of the service it is none"
+
+
 @pytest.mark.parametrize(
     ("pods", "fields", "shortcoming"),
     [
@@ -389,5 +475,5 @@ def test_a_policy_that_redirects_nothing_is_explained(
     pods: tuple[Any, ...], fields: dict[str, Any], shortcoming: str
 ) -> None:
     world = served().put(*pods, make.local(**fields))
-    found = explain(world.settle().db.snapshot(), ServiceName("demo/echo"), at=Place(ClusterName("c1"), "n1"))
+    found = explain(world.settle().db.snapshot(), ServiceName("demo/echo"), place=Place(ClusterName("c1"), "n1"))
     assert f"CiliumLocalRedirectPolicy demo/near {shortcoming}" in found.notes

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bpf_world import World
-from scenario import MADE_OF_PLANS, REWRITE, Scenario, files
+from datapath_worlds.bpf_world import World
+from rows.scenario import MADE_OF_PLANS, REWRITE, Scenario, files
 
 import isthmus
 from isthmus.datapath import remove
@@ -46,6 +46,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelMaps]:
 
 @pytest.mark.bpf
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
+@pytest.mark.slow
 def test_scenario_on_the_kernels_maps(path: Path, kernel: KernelMaps) -> None:
     for name in MADE_OF_PLANS:  # what a test before this one left when it failed
         kernel.drop(name, [key for key, _ in kernel.items(name)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from rows.balancing_world import World, make
 
 from isthmus.loadbalancer.selection import Place
 from isthmus.model.services import Condition, Endpoint, Node, Port
@@ -160,10 +160,10 @@ def test_reasons_are_given_for_whoever_is_left_out() -> None:
     [key] = {frontend.plan for frontend in world.frontends}
     plan(
         key,
-        of=of,
+        service=of,
         frontends=world.frontends,
         backends=world.backends,
-        at=Place(cluster="c1", node="n1"),  # type: ignore[arg-type]
+        place=Place(cluster="c1", node="n1"),  # type: ignore[arg-type]
         reasons=lambda backend, reason: reasons.update({backend.key.address: reason}),
     )
     assert reasons == {"fd00::1": "it is not IPv4", "10.1.0.2": "it is not ready"}

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
-from balancing_world import PERMISSIVE, World, make
-from bpf_world import done
+from datapath_worlds.bpf_world import done
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.datapath import PlanTarget
 from isthmus.datapath.core.maps import DictMaps

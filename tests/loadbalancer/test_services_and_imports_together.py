@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from balancing_world import MANAGED, PERMISSIVE, World, key, make
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rows.balancing_world import MANAGED, PERMISSIVE, World, key, make
 
 from isthmus.loadbalancer import NO_EXCEPTIONS, ClaimRules
 from isthmus.model.names import ServiceName, derived
@@ -113,6 +114,7 @@ def imported(name: ServiceName, address: str) -> Import:
     ],
     NO_EXCEPTIONS,
 )
+@pytest.mark.slow
 def test_what_follows_from_services_and_imports_that_change_together_is_what_the_final_rows_give(
     steps: list[list[Change]], rules: ClaimRules
 ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from balancing_world import PERMISSIVE, World, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows.balancing_world import PERMISSIVE, World, make
 
 from isthmus.loadbalancer import Place as At
 from isthmus.loadbalancer.explain import explain
@@ -222,7 +222,7 @@ def test_what_has_no_calls_now_is_a_fallback_in_order() -> None:
 def test_a_drained_cluster_is_no_fallback_and_explained() -> None:
     world = world_of(c1=1, c2=1).put(policy(tier("c1"), tier(c2=0)))
     assert groups(world) == [(0, 1, ["c1"])]
-    found = explain(world.settle().db.snapshot(), make.DERIVED, at=At(ClusterName("c1"), "n1"))
+    found = explain(world.settle().db.snapshot(), make.DERIVED, place=At(ClusterName("c1"), "n1"))
     assert [out.reason for out in found.paths[0].left_out] == ["its cluster is drained: the policy gives it weight 0"]
 
 
@@ -299,5 +299,6 @@ def model(tiers: tuple[dict[str, Any], ...]) -> list[float]:
 
 @settings(max_examples=150, deadline=None)
 @given(tiers=tiers_)
+@pytest.mark.slow
 def test_the_plan_gives_the_shares_of_a_ten_line_model(tiers: tuple[dict[str, Any], ...]) -> None:
     assert list(played(tiers).values()) == pytest.approx(model(tiers), abs=1e-4)

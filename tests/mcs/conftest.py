@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver_world import TOKEN, ApiServer, serving
-from kube_apiserver import RANGES, KubeApiServer
-from mcs_world import World
-from operator_world import Operator
+from clusters.apiserver_world import TOKEN, ApiServer, serving
+from clusters.kube_apiserver import RANGES, KubeApiServer
+from clusters.operator_world import Operator
+from rows.mcs_world import World
 
 from isthmus import kube
 from isthmus.kube.access import Access

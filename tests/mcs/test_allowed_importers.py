@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mcs_world import World
+from rows.mcs_world import World
 
 from isthmus.model.services import Labels
 

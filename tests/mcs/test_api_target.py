@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_apiserver import FakeApiServer, running, status
-from mcs_world import World
+from clusters.fake_apiserver import FakeApiServer, running, status
+from rows.mcs_world import World
 
 from isthmus import kube
 from isthmus.desired import MANAGED_BY, MANAGER, ApiTarget
@@ -311,6 +311,20 @@ class TestTrouble:
         assert f"{ROOT}/namespaces/demo/serviceimports/other" in server.objects
         assert await target.update(world.objects) == {}
         assert SERVICE in server.objects
+
+    async def test_a_value_that_an_older_api_server_does_not_know_costs_the_field_and_not_the_object(
+        self, server: FakeApiServer, target: ApiTarget, world: World
+    ) -> None:
+        world.export(distribution="PreferSameNode")
+        refusal = 'Service is invalid: spec.trafficDistribution: Unsupported value: "PreferSameNode"'
+        server.fail(status(422, "Invalid", refusal), on=lambda r: b"PreferSameNode" in r.body and r.path == SERVICE)
+        assert "Unsupported value" in str(await target.update(world.objects))
+        assert await target.update(world.objects) == {}
+        assert "trafficDistribution" not in server.objects[SERVICE]["spec"]
+        assert server.objects[IMPORT]["spec"]["trafficDistribution"] == "PreferSameNode"
+        server.asked.clear()
+        assert await target.update(world.objects) == {}
+        assert {request.method for request in server.asked} == {"GET"}, "it is as wanted, as far as it can be here"
 
     async def test_a_namespace_that_is_ending_is_no_failure(
         self, server: FakeApiServer, target: ApiTarget, world: World

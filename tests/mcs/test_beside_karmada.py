@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from fake_apiserver import FakeApiServer, running
-from karmada_world import DATA, Line, Member, recording
+from clusters.fake_apiserver import FakeApiServer, running
+from clusters.karmada_world import DATA, Line, Member, recording
 from msgspec import structs
 
 from isthmus import kube
-from isthmus.clusterset import endpoints
+from isthmus.clusterset.records import endpoints
 from isthmus.desired import ApiTarget
 from isthmus.kube.access import Access
 from isthmus.kube.objects.meta import Meta
@@ -496,7 +496,7 @@ def test_explain_says_why_a_record_of_a_native_name_is_not_used() -> None:
     member.agent.put(tables.CLUSTERS, Cluster(name=ClusterName("c9"), state="ready"))
     member.agent.put(tables.ENDPOINT_SETS, record("c9", "10.9.1.1"))
     at = Place(ClusterName("c3"), "n1")
-    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), at=at).notes
+    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), place=at).notes
     assert "c9: 1 endpoints are not used: Karmada has it as no provider of the service" in notes
 
 
@@ -560,7 +560,7 @@ def test_explain_tells_which_endpoints_only_karmada_vouches_for() -> None:
     member = Member("c3")
     crosscluster(member, until="scale Deployment to 6")
     at = Place(ClusterName("c3"), "n1")
-    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), at=at).notes
+    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), place=at).notes
     assert "c1: 2 endpoints are as Karmada wrote them, which keeps those of a cluster that fails" in notes
 
 
@@ -572,6 +572,7 @@ def test_what_another_member_knows_of_nodes_and_pods_is_dropped() -> None:
     assert {row.source for row in rows} == {"karmada"}
 
 
+@pytest.mark.slow
 def test_a_change_costs_its_own_service_whatever_others_there_are() -> None:
     member = Member("c3")
     [service, own, dispatched, *_] = [line.object for line in recording("mcs-crosscluster.c3") if line.event]

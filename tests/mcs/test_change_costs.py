@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from chaos_clusters import CLUSTERS, Cluster, Served, clusterset, real_server
-from etcd_server import EtcdServer
-from operator_process import until
+from clusters.chaos_clusters import CLUSTERS, Cluster, Served, clusterset, real_server
+from clusters.operator_process import until
+from peers.etcd_server import EtcdServer
 
 from isthmus import kube
 from isthmus.etcd import binary

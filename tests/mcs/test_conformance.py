@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from operator_world import Operator, spec
+from clusters.operator_world import Operator, spec
 
 from isthmus import kube
 from isthmus.kube.objects.core import SERVICE

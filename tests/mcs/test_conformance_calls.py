@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, lab_name, until
+from labs.lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.needs("dig")]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.needs("dig")]
 
 ZONE = "demo.svc.clusterset.local"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "headless" / "db.yaml"
@@ -154,6 +154,7 @@ def pods(lab: Running, cluster: str, app: str) -> dict[str, str]:
     return dict(each.split("=") for each in content.split())
 
 
+@pytest.mark.slow
 def test_required_a_service_that_is_not_exported_cannot_be_reached_by_the_clustersets_name(lab: Running) -> None:
     assert addresses(lab, "c2", f"hidden.{ZONE}") == set()
     assert answers(lab, "c2", f"hidden.{ZONE}", count=1) == {"-"}

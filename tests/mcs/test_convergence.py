@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from mcs_world import World
+from rows.mcs_world import World
 
 from isthmus.mcs.merge import merge
 from isthmus.model import tables

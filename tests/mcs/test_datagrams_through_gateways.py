@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcs_world import World
+from rows.mcs_world import World
 
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster

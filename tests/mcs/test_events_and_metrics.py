@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mcs_world import World
+from rows.mcs_world import World
 
+from isthmus import metrics as catalogue
 from isthmus.desired.drafts import conditions
 from isthmus.mcs import events, metrics, notices
 from isthmus.mcs.notices import Notice
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object
 from isthmus.model.services import Port
-from isthmus.statedb import Status
+from isthmus.statedb import Database, Status
 
 DERIVED = "demo/derived-qieggqc27v"
 
@@ -88,7 +91,7 @@ class TestEvents:
         world.export()
         key = ("Service", ServiceName(DERIVED))
 
-        def failing(attempts: int, error: str = "no") -> Status:
+        def failing(attempts: int, error: str = "no") -> Status[tuple[str, ServiceName]]:
             return Status(key, error, attempts, 0.0)
 
         now = world.db.snapshot()
@@ -106,14 +109,14 @@ class TestEvents:
         row = world.row("ServiceExport")
         found = conditions(row.status)
         assert [each.reason for each in notices.about_object(None, row)] == ["Exported", "Conflict"]
-        assert list(notices.about_object(None, row, found=found)) == []
+        assert list(notices.about_object(None, row, conditions=found)) == []
         world.withdraw("c2")
-        [notice] = notices.about_object(None, world.row("ServiceExport"), found=found)
+        [notice] = notices.about_object(None, world.row("ServiceExport"), conditions=found)
         assert notice.reason == "NoConflicts"
 
     async def test_an_event_names_the_object_and_waits_for_its_import(self, world: World) -> None:
         recorder = Kept()
-        recording = asyncio.ensure_future(events.record(world.db, recorder))
+        recording = asyncio.ensure_future(events.Notifier(world.db, recorder, Counter()).run())
         world.service()
         world.mark()
         world.export("c2", families=("IPv6",), created="2020-01-01T00:00:00Z")
@@ -162,3 +165,22 @@ def test_metrics_show_exports_imports_their_conditions_and_clusters(world: World
         ("serviceimport_status_clusters", "echo", "demo"): 2,
         ("serviceimport_status_clusters", "other", "demo"): 1,
     }
+
+
+def test_a_namespace_with_ever_more_exports_has_bounded_series_and_leaves_those_of_others() -> None:
+    count, status = 3 * catalogue.SERIES, b'{"conditions":[{"type":"Valid","status":"False","reason":"NoService"}]}'
+    names = [f"a-tenant/{n}" for n in range(count)] + [f"demo/{n}" for n in range(5)]
+    db = Database(tables.OBJECTS)
+    with db.write() as txn:
+        for kind in ("ServiceExport", "ServiceImport"):
+            txn.put_all(
+                tables.OBJECTS, [Object(kind=kind, name=ServiceName(n), body=b"", status=status) for n in names]
+            )
+    for family in metrics.families(db.snapshot()):
+        assert len(family.samples) <= catalogue.SERIES + 1
+        shown = {each.labels["namespace"]: 0.0 for each in family.samples}
+        for each in family.samples:
+            shown[each.labels["namespace"]] += 1
+        assert shown["demo"] == 5
+        if not family.name.endswith("status_clusters"):
+            assert sum(each.value for each in family.samples) == len(names), "others are counted"

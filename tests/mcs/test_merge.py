@@ -126,8 +126,15 @@ class TestFamilies:
         assert found.families == ("IPv4", "IPv6")
         assert found.conflicts == ()
 
-    def test_what_all_have_in_common_is_kept(self) -> None:
-        assert merged(export("a", families=("IPv6", "IPv4")), export("b", families=("IPv4",))).families == ("IPv4",)
+    def test_a_newer_export_with_one_family_takes_the_other_from_nobody(self) -> None:
+        exports = export("a", families=("IPv6", "IPv4")), export("b", families=("IPv4",))
+        assert merged(*exports).families == ("IPv6", "IPv4")
+        assert message(*exports) == "ipFamilies: b has IPv4; in use: IPv6,IPv4"
+
+    def test_a_newer_export_with_more_families_adds_none(self) -> None:
+        exports = export("a", families=("IPv4",)), export("b", families=("IPv4", "IPv6"))
+        assert merged(*exports).families == ("IPv4",)
+        assert reasons(*exports) == []
 
     def test_nothing_in_common_conflicts_and_the_newer_is_left_out(self) -> None:
         exports = export("a", families=("IPv4",)), export("b", families=("IPv6",))
@@ -135,11 +142,15 @@ class TestFamilies:
         assert reasons(*exports) == ["IPFamilyConflict"]
         assert message(*exports) == "ipFamilies: b has IPv6; in use: IPv4"
 
-    def test_who_would_leave_nothing_is_left_out_after_narrowing_too(self) -> None:
-        dual = ("IPv4", "IPv6")
-        exports = export("a", families=dual), export("b", families=("IPv4",)), export("c", families=("IPv6",))
-        assert merged(*exports).families == ("IPv4",)
-        assert message(*exports) == "ipFamilies: c has IPv6; in use: IPv4"
+    def test_as_cilium_does_it_what_all_have_in_common_is_kept(self) -> None:
+        exports = [export("a", families=("IPv6", "IPv4")), export("b", families=("IPv4",))]
+        found = merge(exports, "common")
+        assert found is not None
+        assert (found.families, found.conflicts) == (("IPv4",), ())
+        narrowed = merge([*exports, export("c", families=("IPv6",))], "common")
+        assert narrowed is not None
+        assert narrowed.families == ("IPv4",)
+        assert [each.message for each in narrowed.conflicts] == ["ipFamilies: c has IPv6; in use: IPv4"]
 
     def test_who_does_not_say_is_not_asked(self) -> None:
         assert merged(export("a"), export("b", families=("IPv6",))).families == ("IPv6",)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from operator_world import Operator, has_address, spec
+from clusters.operator_world import Operator, has_address, spec
 
 from isthmus import kube
 from isthmus.desired.contention import CORRECTIONS_AT_ONCE
@@ -29,6 +29,7 @@ def _mark(now: Snapshot, operator: Operator) -> dict[str, str]:
     return {each.type: each.reason for each in mark.conditions} if mark is not None else {}
 
 
+@pytest.mark.slow
 async def test_edits_of_an_exports_status_are_undone_and_others_conditions_stay(operator: Operator) -> None:
     await operator.export_here()
     fine = {"Valid": "Valid", "Ready": "Ready", "Conflict": "NoConflicts"}
@@ -113,6 +114,7 @@ async def test_a_port_that_loses_its_name_and_protocol_loses_them_in_the_derived
     ids=["another port", "one port more", "affinity", "a type"],
 )
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "while nobody leads"])
+@pytest.mark.slow
 async def test_edits_of_a_derived_service_are_undone(operator: Operator, edit: dict[str, Any], restarted: bool) -> None:
     operator.export("c2")
     await operator.imported(has_address)

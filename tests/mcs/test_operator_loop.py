@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from operator_world import Operator, has_address, spec
+from clusters.operator_world import Operator, has_address, spec
 
 from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
@@ -32,6 +32,7 @@ async def test_an_export_becomes_an_import_with_the_derived_services_address(ope
     assert (owner.kind, owner.uid, owner.controller) == ("ServiceImport", found.metadata.uid, True)
 
 
+@pytest.mark.slow
 async def test_an_import_costs_a_bounded_number_of_requests_whatever_else_there_is(operator: Operator) -> None:
     for number in range(20):
         operator.export("c2", name=ServiceName(f"{operator.namespace}/other-{number}"))

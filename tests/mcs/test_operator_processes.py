@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver_world import ApiServer
-from etcd_server import EtcdServer
-from kube_apiserver import KubeApiServer
-from operator_process import Replicas, leading, ready, replicas, until
-from route_definitions import define_routes
+from clusters.apiserver_world import ApiServer
+from clusters.kube_apiserver import KubeApiServer
+from clusters.operator_process import Replicas, leading, ready, replicas, until
+from meshes.route_definitions import define_routes
+from peers.etcd_server import EtcdServer
 
 from isthmus import kube
 from isthmus.config import ClusterSection
@@ -124,6 +124,7 @@ async def _imported(client: kube.Client, namespace: str, name: str) -> None:
     await until(there)
 
 
+@pytest.mark.slow
 async def test_a_replica_that_is_killed_is_followed(client: kube.Client, namespace: str, operators: Replicas) -> None:
     first = operators.start()
     await leading(first)
@@ -136,6 +137,7 @@ async def test_a_replica_that_is_killed_is_followed(client: kube.Client, namespa
     await _imported(client, namespace, "echo")
 
 
+@pytest.mark.slow
 async def test_a_replica_that_is_stopped_gives_its_lease_up_and_is_followed(
     client: kube.Client, namespace: str, operators: Replicas
 ) -> None:
@@ -153,6 +155,7 @@ async def test_a_replica_that_is_stopped_gives_its_lease_up_and_is_followed(
     await _imported(client, namespace, "echo")
 
 
+@pytest.mark.slow
 async def test_a_replica_that_was_held_up_leads_no_more_when_another_took_over(
     client: kube.Client, namespace: str, operators: Replicas
 ) -> None:
@@ -167,6 +170,7 @@ async def test_a_replica_that_was_held_up_leads_no_more_when_another_took_over(
     assert await asyncio.to_thread(lambda: second.leads)
 
 
+@pytest.mark.slow
 async def test_it_says_how_it_is_to_machines(client: kube.Client, namespace: str, operators: Replicas) -> None:
     one = operators.start()
     await leading(one)
@@ -178,6 +182,7 @@ async def test_it_says_how_it_is_to_machines(client: kube.Client, namespace: str
     await until(lambda: asyncio.to_thread(lambda: info in one.asked("metrics")[1]))
 
 
+@pytest.mark.slow
 async def test_a_peer_that_never_speaks_holds_up_nothing(
     client: kube.Client, namespace: str, operators: Replicas
 ) -> None:
@@ -192,6 +197,7 @@ async def test_a_peer_that_never_speaks_holds_up_nothing(
     assert content["objects"]["pruned"] is False, "the peer is still waited for, for sync.timeout"
 
 
+@pytest.mark.slow
 async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
     client: kube.Client, namespace: str, operators: Replicas, own_etcd: EtcdServer
 ) -> None:
@@ -225,6 +231,7 @@ async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
     await client.delete(CRD, "", ABOUT["metadata"]["name"])
 
 
+@pytest.mark.slow
 async def test_where_namespaces_do_not_take_part_by_default_the_export_is_told(
     client: kube.Client, namespace: str, operators: Replicas
 ) -> None:
@@ -244,6 +251,7 @@ async def test_where_namespaces_do_not_take_part_by_default_the_export_is_told(
     assert (found.metadata.annotations or {})["clustermesh.cilium.io/supported-ip-families"] == "IPv4"
 
 
+@pytest.mark.slow
 async def test_an_address_that_is_refused_is_an_event_on_the_object_that_claims_it(
     client: kube.Client, namespace: str, operators: Replicas
 ) -> None:
@@ -287,6 +295,7 @@ def _policy(*clusters: dict[str, Any], name: str = "echo", **tier: Any) -> dict[
     return {"metadata": {"name": name}, "spec": spec}
 
 
+@pytest.mark.slow
 async def test_what_came_of_a_policy_is_in_its_status(client: kube.Client, namespace: str, operators: Replicas) -> None:
     await _define_policies(client)
     await client.create(TRAFFIC_POLICY, namespace, _policy({"name": "c1", "weight": 90}, {"name": "c2", "weight": 10}))
@@ -303,7 +312,8 @@ async def test_what_came_of_a_policy_is_in_its_status(client: kube.Client, names
 
     async def status(name: str = "echo") -> tuple[str, str]:
         found = (await client.get(TRAFFIC_POLICY, name, namespace)).status
-        reasons = [each.reason for each in found.conditions or ()] if found is not None else []
+        conditions = (found.conditions if found is not None else None) or ()
+        reasons = [each.reason for each in conditions if each.type == "Accepted"]
         return ",".join(reasons), (found.shares or "") if found is not None else ""
 
     async def accepted() -> bool:
@@ -320,7 +330,8 @@ async def test_what_came_of_a_policy_is_in_its_status(client: kube.Client, names
 
 async def test_what_came_of_a_route_is_in_its_status(client: kube.Client, namespace: str, operators: Replicas) -> None:
     await define_routes(client)
-    await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, "spec": {"ports": [{"port": 80}]}})
+    ports = [{"name": "http", "port": 80}]
+    await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, "spec": {"ports": ports}})
     spec = {
         "parentRefs": [{"group": "", "kind": "Service", "name": "echo"}],
         "rules": [{"backendRefs": [{"name": "none", "port": 80}]}],

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kube_apiserver import KubeApiServer
-from operator_world import Operator, has_address, spec
-from rights import GROUP, KINDS, until_allowed, user
+from clusters.kube_apiserver import KubeApiServer
+from clusters.operator_world import Operator, has_address, spec
+from clusters.rights import GROUP, KINDS, until_allowed, user
 
 from isthmus import kube
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
 from isthmus.kube.objects.core import EVENT, NAMESPACE, Event
-from isthmus.mcs import record
+from isthmus.mcs import Notifier
 from isthmus.model import tables
 from isthmus.model.services import Endpoint, Port
 
@@ -76,9 +77,8 @@ async def test_it_may_be_elected_and_say_events(client: kube.Client, limited: ku
 
     election = Election(limited, name="isthmus-test-mcs-rights", namespace="kube-system", identity="test")
     async with Operator(limited, namespace=namespace).running() as operator, asyncio.TaskGroup() as tasks:
-        running = [
-            tasks.create_task(each) for each in (recorder.run(), record(operator.db, recorder), election.run(office))
-        ]
+        notifier = Notifier(operator.db, recorder, Counter())
+        running = [tasks.create_task(each) for each in (recorder.run(), notifier.run(), election.run(office))]
         await people.export_here()
         async with asyncio.timeout(60):
             await elected.wait()

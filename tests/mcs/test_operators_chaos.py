@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_clusters import CLUSTERS, NAMES, Cluster, Served, clusterset, expected, lab_server, real_server
-from etcd_server import EtcdServer
+from clusters.chaos_clusters import CLUSTERS, NAMES, Cluster, Served, clusterset, expected, lab_server, real_server
+from peers.etcd_server import EtcdServer
 
 from isthmus.etcd import binary
 from isthmus.kube.objects.core import SERVICE
@@ -97,6 +97,7 @@ async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
+@pytest.mark.slow
 async def test_operators_come_to_equal_imports(served: list[Served], seed: int, tmp_path: Path) -> None:
     print(f"ISTHMUS_CHAOS_SEED={seed}")
     chance = random.Random(seed)

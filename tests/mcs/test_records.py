@@ -86,6 +86,14 @@ def test_an_endpoint_with_no_agreed_port_is_left_out(world: World) -> None:
     assert world.backends() == {}
 
 
+def test_an_address_for_which_peers_would_refuse_the_record_is_left_out(world: World) -> None:
+    """Kubernetes takes the broadcast address in a slice that somebody writes by hand."""
+    world.service()
+    world.marked()
+    world.slice(*(Endpoint(address, (BACK,)) for address in ("10.1.0.7", "255.255.255.255", "127.0.0.1")))
+    assert [*world.backends()] == ["10.1.0.7"]
+
+
 def test_what_a_peer_told_us_is_not_told_again(world: World) -> None:
     world.service()
     world.marked()
@@ -107,6 +115,35 @@ def test_slices_of_one_service_are_joined(world: World) -> None:
         "10.1.1.1": ["admin", "http"],
         "10.1.1.2": ["http"],
     }
+
+
+def test_one_address_with_two_numbers_of_a_port_is_published_with_both(world: World) -> None:
+    """Two hostNetwork Deployments behind one Service (kubernetes#101935): two slices, one address."""
+    world.service()
+    world.marked()
+    world.slice(Endpoint("172.30.1.7", (BACK,)), part="a")
+    world.slice(Endpoint("172.30.1.7", (Port("http", 9090),)), part="b")
+    record = world.records()[f"services:{derived(NAME)}"]
+    assert record["backends"] == {"172.30.1.7": {"http": {"Protocol": "TCP", "Port": 8080}}}
+    assert record["morePorts"] == {"172.30.1.7": {"http": [{"Protocol": "TCP", "Port": 9090}]}}
+
+
+def test_a_port_that_is_renamed_keeps_its_endpoints_until_the_slices_follow(world: World) -> None:
+    web = Port("web", 80)
+    world.service()
+    world.marked()
+    world.slice(Endpoint("10.1.1.1", (BACK,)))
+    world.service(ports=(web,))
+    world.marked(web)
+    assert world.backends() == {"10.1.1.1": {"web": {"Protocol": "TCP", "Port": 8080}}}
+
+
+def test_of_two_ports_that_are_renamed_at_once_neither_is_guessed(world: World) -> None:
+    ports = Port("web", 80), Port("control", 9000)
+    world.service(ports=ports)
+    world.slice(Endpoint("10.1.1.1", (BACK, Port("admin", 9000))))
+    world.marked(*ports)
+    assert world.backends() == {}
 
 
 def test_endpoints_that_end_are_published_only_where_nothing_else_is_left(world: World) -> None:

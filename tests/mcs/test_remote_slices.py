@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mcs_world import HTTP, World
+from rows.mcs_world import HTTP, World
 
 from isthmus.mcs import slices, words
 from isthmus.model import tables
@@ -161,6 +161,21 @@ class TestBehindAnImport:
         )
         world.put(tables.ENDPOINT_SETS, row)
         assert world.row("EndpointSlice", f"demo/{name}").seen == "="
+
+    def test_one_address_with_two_numbers_of_a_port_is_in_two_slices(self, world: World) -> None:
+        """A slice has a port name once."""
+        world.export("c2")
+        record(world, Endpoint("172.30.2.7", (Port("http", 8080), Port("http", 9090))))
+        ports = [[(port["name"], port["port"]) for port in found["ports"]] for found in wanted(world).values()]
+        assert sorted(ports) == [[("http", 8080)], [("http", 9090)]]
+        assert addresses(world) == {"172.30.2.7"}
+
+    def test_a_renamed_port_keeps_its_slice_until_the_peers_endpoints_follow(self, world: World) -> None:
+        world.export("c2")
+        record(world, POD)
+        world.export("c2", ports=(Port("web", 80),))
+        [found] = wanted(world).values()
+        assert found["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
 
 
 class TestBehindAGlobalService:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcs_world import HTTP, World
+from rows.mcs_world import HTTP, World
 
 from isthmus.desired import MANAGED_BY, MANAGER
 from isthmus.mcs import words

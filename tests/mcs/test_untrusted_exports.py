@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcs_world import HTTP, World
+from rows.mcs_world import HTTP, World
 
 from isthmus.mcs import metrics, notices, words
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Endpoint, EndpointSet, Port
+from isthmus.model.services import Endpoint, EndpointSet, Export, Namespace, Port
 
 DERIVED = "demo/derived-qieggqc27v"
 OLD = "1970-01-01T00:00:00Z"
@@ -68,9 +68,9 @@ class TestTheAddress:
         world.imported(ips=("10.96.7.7",))
         assert "isthmus.io/cluster-ips" not in world.object("ServiceImport")["metadata"]["annotations"]
         world.export("c9", created=OLD, type="Headless")
+        world.derived(headless=True, cluster_ips=())
         assert world.object("ServiceImport")["metadata"]["annotations"]["isthmus.io/cluster-ips"] == "10.96.7.7"
         world.imported(type="Headless")
-        world.derived(headless=True, cluster_ips=())
         world.withdraw("c9")
         assert world.object("ServiceImport")["metadata"]["annotations"]["isthmus.io/cluster-ips"] == "10.96.7.7"
         world.imported()
@@ -132,6 +132,39 @@ class TestTheQuota:
         world.service()
         world.mark()
         assert [row.service for row in world.objects if row.kind == "Service"] == ["demo/echo"]
+
+    def flood(self, world: World, cluster: str, *namespaces: str, count: int) -> None:
+        """So many exports of a cluster in each of these namespaces, by names that come first."""
+        with world.db.write() as txn:
+            for namespace in namespaces:
+                txn.put(tables.NAMESPACES, Namespace(namespace))
+                for number in range(count):
+                    name = ServiceName(f"{namespace}/a{number}")
+                    row = Export(cluster=ClusterName(cluster), name=name, created=OLD, ports=(HTTP,))
+                    txn.put(tables.EXPORTS, row)
+        world.settle()
+
+    def test_a_namespace_that_exports_thousands_leaves_every_other_one_its_share(self) -> None:
+        world = World(max_derived_services=50)
+        self.flood(world, "c2", "aaa", count=2_000)
+        world.export(name="demo/db")
+        assert "demo/db" in {row.service for row in world.objects if row.kind == "Service"}
+        assert world.kinds.count("Service") <= 50
+
+    def test_a_peer_that_exports_into_every_namespace_leaves_other_peers_theirs(self) -> None:
+        world = World(max_derived_services=50)
+        self.flood(world, "c2", "aaa", "demo", "team", count=300)
+        for number in range(10):
+            world.export("c3", name=f"demo/db-{number}", created="2026-02-01T00:00:00Z")
+        services = {row.service for row in world.objects if row.kind == "Service"}
+        assert {f"demo/db-{number}" for number in range(10)} <= services
+
+    def test_a_peer_that_exports_what_another_does_with_an_older_date_costs_it_no_service(self) -> None:
+        world = World(max_derived_services=50)
+        self.flood(world, "c2", "demo", count=300)
+        world.export("c3", name="demo/db")
+        world.export("c2", name="demo/db", created=OLD)
+        assert "demo/db" in {row.service for row in world.objects if row.kind == "Service"}
 
     def test_has_room_again_when_an_export_goes(self) -> None:
         world = World(max_derived_services=1)

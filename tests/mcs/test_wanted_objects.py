@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from mcs_world import HTTP, World
+from rows.mcs_world import HTTP, World
 
 from isthmus.desired import MANAGED_BY, MANAGER
 from isthmus.desired.difference import difference
@@ -238,7 +238,20 @@ class TestTheDerivedService:
         assert world.row("Service", DERIVED).recreate_uid == ""
         world.export(type="Headless")
         assert world.row("Service", DERIVED).recreate_uid == "service-uid"
-        assert world.object("ServiceImport")["spec"]["ips"] == []
+
+    def test_an_import_has_the_type_and_addresses_of_its_service_until_that_is_made_anew(self, world: World) -> None:
+        world.export()
+        world.imported()
+        world.derived()
+        world.export(type="Headless")
+        spec = world.object("ServiceImport")["spec"]
+        assert (spec["type"], spec["ips"]) == ("ClusterSetIP", ["10.96.7.7"])
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert (ready["status"], ready["reason"]) == ("False", "Pending")
+        world.derived(headless=True, cluster_ips=())
+        spec = world.object("ServiceImport")["spec"]
+        assert (spec["type"], spec["ips"]) == ("Headless", [])
 
     def test_somebody_elses_service_of_its_name_gives_no_address(self, world: World) -> None:
         world.export()
@@ -269,6 +282,24 @@ class TestTheDerivedService:
         assert ready is not None
         assert ready["reason"] == "IPFamilyNotSupported"
         assert world.object("ServiceImport")["metadata"]["annotations"][words.SUPPORTED_FAMILIES] == ""
+
+    def test_labels_that_the_api_server_refuses_reach_no_object(self, world: World) -> None:
+        """It would refuse the whole object, again and again, and with it the exports of all other clusters."""
+        pairs = (("a b", "c"), ("good", "1"), ("sp", "a b"), ("x/y/z", "1"), ("long", "a" * 64), ("\n", ""))
+        world.export(labels=pairs, annotations=pairs)
+        meta = world.object("Service", DERIVED)["metadata"]
+        assert meta["labels"] == {"good": "1", words.SERVICE_NAME: "echo"}
+        assert {key for key in meta["annotations"] if "/" not in key} == {"good", "sp", "long"}
+
+    def test_an_import_without_a_port_is_not_called_and_headless_ones_need_none(self, world: World) -> None:
+        """A port that is out of bounds is left out of a record, also the only one; a Service must have one."""
+        world.export(ports=())
+        assert world.kinds == ["ServiceImport"]
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert ready["reason"] == "NoPorts"
+        world.export(ports=(), type="Headless")
+        assert "Service" in world.kinds
 
     @pytest.mark.parametrize(
         ("exported", "had", "families", "policy", "remade"),
@@ -398,6 +429,12 @@ class TestMirroredSlices:
         world.slice("echo-abc", POD)
         world.export("c2", ports=(Port("http", 8080),))
         assert self.slices(world) == {}
+
+    def test_a_renamed_port_keeps_its_mirror_until_the_slice_follows(self, world: World) -> None:
+        self.export_here(world, ports=(Port("web", 80),))
+        world.slice("echo-abc", POD)
+        [mirror] = self.slices(world).values()
+        assert mirror["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
 
     def test_a_headless_service_without_ports_is_mirrored_for_its_names(self, world: World) -> None:
         self.export_here(world, ports=(), headless=True, cluster_ips=())

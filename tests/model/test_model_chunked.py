@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_chunks import small_chunks
+from rows.small_chunks import small_chunks
 
 from isthmus.model import chunked
 from isthmus.model.chunked import Chunked, changed, difference, sequence

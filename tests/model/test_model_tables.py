@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
@@ -12,7 +12,7 @@ from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
+from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, Record, Refusals, RefusedRecord
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import (
@@ -54,6 +54,9 @@ SAMPLES: list[Any] = [
     Observed(kind="Service", name=ECHO, uid="u", version="1", body=b"{}"),
     OwnExport(name=ECHO, reason="NoService"),
     OverQuota(ECHO, 5),
+    RefusedRecord(cluster=C1, kind="services", name=ECHO, reason="QuotaExceeded", message="no room"),
+    PeerRefusal(cluster=C1, kind="serviceexports", name=ECHO, reason="Invalid", message="it is not UTF-8"),
+    Refusals(C1, b"{}"),
 ]
 
 
@@ -78,7 +81,7 @@ def test_every_table_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("table", DECLARED, ids=lambda table: table.name)
 def test_rows_are_immutable_and_the_collector_leaves_them_alone(table: Table[Any, Any]) -> None:
-    config = table.row.__struct_config__
+    config = (get_origin(table.row) or table.row).__struct_config__
     assert (config.frozen, config.gc) == (True, False)
 
 

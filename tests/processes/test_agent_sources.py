@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from fake_apiserver import running
+from clusters.fake_apiserver import running
 
 from isthmus import kube
 from isthmus.admin.query import QueryError, Socket

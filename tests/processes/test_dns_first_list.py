@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from etcd_server import free_ports
+from peers.etcd_server import free_ports
 
 from isthmus import admin, config
 from isthmus.model.dns import Name
-from isthmus.model.tables import NAMES
+from isthmus.model.tables import NAMES, PODS
 from isthmus.processes import dns
 from isthmus.reflector import LIST_BATCH
 from isthmus.statedb import Database
@@ -24,7 +24,7 @@ class World:
     """An agent's admin socket, and the parts of a ``dns`` process that follow it."""
 
     def __init__(self, socket: Path, *, timeout: float) -> None:
-        self.agent = Database(NAMES)
+        self.agent = Database(NAMES, PODS)
         self.source = self.agent.initializer(NAMES, "test")
         self.admin = admin.Server(self.agent, socket, timeout=timeout)
         [port] = free_ports(1)

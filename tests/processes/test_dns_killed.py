@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from names_node import SUPPORT, Node, within
-from names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, ZONE
+from answers.names_node import SUPPORT, Node, within
+from answers.names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, ZONE
 
 from isthmus import admin, config
 from isthmus.datapath.core import libbpf
@@ -24,7 +24,7 @@ from isthmus.datapath.core.attach import directory
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.settings import ALIVE
 from isthmus.model.dns import Name
-from isthmus.model.tables import NAMES
+from isthmus.model.tables import NAMES, PODS
 from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
@@ -121,7 +121,7 @@ def bpffs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def servers(tmp_path: Path, bpffs: Path) -> AsyncIterator[Servers]:
     node = Node(tmp_path, bpffs, ROWS)
     links = node.attach()
-    db = Database(NAMES)
+    db = Database(NAMES, PODS)
     with db.write() as txn:
         for row in ROWS:
             txn.put(NAMES, row)
@@ -140,7 +140,7 @@ async def servers(tmp_path: Path, bpffs: Path) -> AsyncIterator[Servers]:
 @contextlib.asynccontextmanager
 async def asked(node: Node, server: str) -> AsyncIterator[dict[str, Any]]:
     """A pod that asks 200 questions a second meanwhile; the counts afterwards."""
-    command = [sys.executable, str(SUPPORT / "dns_load.py"), "200", server]
+    command = [sys.executable, str(SUPPORT / "answers" / "dns_load.py"), "200", server]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec("ip", "netns", "exec", node.pod, *command, stdin=pipe, stdout=pipe)
     assert process.stdin is not None
@@ -153,6 +153,7 @@ async def asked(node: Node, server: str) -> AsyncIterator[dict[str, Any]]:
     await process.wait()
 
 
+@pytest.mark.slow
 async def test_processes_that_are_killed_in_turn_cost_no_answer(servers: Servers) -> None:
     for instance in ("first", "second"):
         servers.start(instance)
@@ -169,6 +170,7 @@ async def test_processes_that_are_killed_in_turn_cost_no_answer(servers: Servers
     assert (counts["wrong"], counts["timeouts"]) == (0, 0), counts
 
 
+@pytest.mark.slow
 async def test_a_process_without_names_leaves_the_questions_to_the_one_that_has_them(servers: Servers) -> None:
     servers.start("first")
     await servers.alive("first")
@@ -179,6 +181,7 @@ async def test_a_process_without_names_leaves_the_questions_to_the_one_that_has_
     assert (counts["wrong"], counts["timeouts"]) == (0, 0), counts
 
 
+@pytest.mark.slow
 async def test_a_process_that_stops_gives_its_questions_to_the_other(servers: Servers) -> None:
     for instance in ("first", "second"):
         servers.start(instance)
@@ -190,6 +193,7 @@ async def test_a_process_that_stops_gives_its_questions_to_the_other(servers: Se
     assert (counts["wrong"], counts["timeouts"]) == (0, 0), counts
 
 
+@pytest.mark.slow
 async def test_a_connected_socket_is_answered_by_the_process_that_is_left_and_refused_without_any(
     servers: Servers,
 ) -> None:

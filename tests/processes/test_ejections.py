@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.model import tables
-from isthmus.model.balancing import Backend, BackendKey, Failure
+from isthmus.model.balancing import Backend, BackendKey, CallerFailure, CallerVerdict, Failure
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Import, Service
+from isthmus.model.services import Import, Pod, Service
 from isthmus.processes.ejections import (
     BURST,
     MOST_SERIES,
@@ -21,11 +21,15 @@ from isthmus.processes.ejections import (
     Pace,
     ejected,
     families,
+    troubles,
     write,
+    write_trouble,
 )
 from isthmus.statedb import Database, Snapshot
 
-TABLES = (tables.FAILURES, tables.BACKENDS, tables.IMPORTS, tables.SERVICES)
+TABLES = (
+    tables.FAILURES, tables.CALLER_FAILURES, tables.BACKENDS, tables.IMPORTS, tables.SERVICES, tables.PODS,
+)  # fmt: skip
 ECHO = ServiceName("demo/echo")
 
 
@@ -42,7 +46,8 @@ def failing(*failures: tuple[str, str, str]) -> Snapshot:
 
 
 def samples(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-    found, moved = families("isthmus_agent", snapshot, moved=7)
+    found, single, moved = families("isthmus_agent", snapshot, moved=7)
+    assert [(each.name, each.value) for each in single.samples] == [("isthmus_agent_caller_ejections", 0)]
     assert [(each.name, each.value) for each in moved.samples] == [("isthmus_agent_moved_connections", 7)]
     return {(each.name, *each.labels.values()): each.value for each in found.samples}
 
@@ -76,12 +81,12 @@ def kinds(count: int) -> list[Ejected]:
 
 
 def test_the_same_is_written_once_in_a_while() -> None:
-    pace, [one] = Pace(), kinds(1)
+    pace, [one] = Pace[Ejected](), kinds(1)
     assert [pace.allowed([one], at) for at in (0.0, QUIET - 1, QUIET + 1)] == [[one], [], [one]]
 
 
 def test_what_there_was_no_room_for_is_written_later() -> None:
-    pace, found = Pace(), kinds(BURST + 1)
+    pace, found = Pace[Ejected](), kinds(BURST + 1)
     assert pace.allowed(found, 0.0) == found[:BURST]
     assert pace.allowed(found, WINDOW - 1) == []
     assert pace.allowed(found, WINDOW + 1) == found[BURST:]
@@ -89,7 +94,7 @@ def test_what_there_was_no_room_for_is_written_later() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 60)), max_size=40))
 def test_no_storm_writes_more_than_a_burst_in_any_window(rounds: list[tuple[float, int]]) -> None:
-    pace, now, written = Pace(), 0.0, []
+    pace, now, written = Pace[Ejected](), 0.0, list[float]()
     for after, count in rounds:
         now += after
         written += [now] * len(pace.allowed(kinds(count), now))
@@ -119,5 +124,49 @@ def test_an_event_is_about_the_import_or_the_service_and_names_no_backend() -> N
         ("ServiceImport", "of import", "BackendsEjected"),
         ("Service", "of service", "BackendsEjected"),
     ]
-    text = "backends in cluster c2 fail connects (silent): calls go to others meanwhile"
+    text = "backends in cluster c2 fail connects (silent) of two pods or more: calls go to others meanwhile"
     assert {each["message"] for each in recorded.events} == {text}
+    write(recorded, db.snapshot(), Ejected(ECHO, True, "c2", "silent", confirmed=True))  # type: ignore[arg-type]
+    assert "of pods and of their node" in recorded.events[-1]["message"]
+
+
+def alone(service: str, address: str, *, pod: str = "shop/web", verdict: CallerVerdict = "", since: float = 0.0) -> Any:
+    """A backend that the connects of one pod fail with."""
+    key = BackendKey(derived(ServiceName(service)), ClusterName("c2"), address, 80, "TCP")
+    return CallerFailure(
+        caller=7, key=key, pod=pod, reason="silent", failures=3, since=since, until=9.0, verdict=verdict
+    )
+
+
+def test_what_fails_for_one_pod_alone_is_an_event_about_that_pod_and_blames_no_backend() -> None:
+    db = Database(*TABLES)
+    with db.write() as txn:
+        txn.put(tables.PODS, Pod(name="shop/web", uid="of pod"))
+        for service, address in (("demo/echo", "10.2.0.1"), ("demo/echo", "10.2.0.2"), ("demo/db", "10.2.0.3")):
+            row = alone(service, address, verdict="answers")
+            txn.put(tables.BACKENDS, Backend(key=row.key, port_names=("",), import_of=ServiceName(service)))
+            txn.put(tables.CALLER_FAILURES, row)
+    [(trouble, extent)] = troubles(db.snapshot(), 100.0).items()
+    recorded = Recorded()
+    write_trouble(recorded, db.snapshot(), trouble, extent)  # type: ignore[arg-type]
+    [event] = recorded.events
+    assert [event[field] for field in ("kind", "namespace", "name", "uid", "reason")] == [
+        "Pod",
+        "shop",
+        "web",
+        "of pod",
+        "ConnectsFail",
+    ]
+    assert event["message"].startswith("connects of this pod to backends of demo/db, demo/echo fail (silent), and no ")
+    assert "its node connects to them" in event["message"]
+
+
+def test_a_pods_trouble_waits_for_the_agent_to_try_and_is_none_where_the_backend_is_dead() -> None:
+    db = Database(*TABLES)
+    with db.write() as txn:
+        txn.put(tables.CALLER_FAILURES, alone("demo/echo", "10.2.0.1", since=100.0))
+        txn.put(tables.CALLER_FAILURES, alone("demo/db", "10.2.0.2", since=1.0, pod="shop/b", verdict="dead"))
+        txn.put(tables.CALLER_FAILURES, alone("demo/x", "10.2.0.3", since=1.0, pod=""))
+    assert troubles(db.snapshot(), 101.0) == {}
+    [extent] = troubles(db.snapshot(), 110.0).values()
+    assert not extent.answers

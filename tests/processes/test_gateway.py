@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-from etcd_server import free_ports
-from fake_apiserver import FakeApiServer, running
+from clusters.fake_apiserver import FakeApiServer, running
+from peers.etcd_server import free_ports
 
 from isthmus import kube
 from isthmus.admin.query import QueryError, Socket
@@ -20,7 +20,7 @@ from isthmus.clusterset import Folder
 from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
 from isthmus.gateway import exports
 from isthmus.gateway.naming import protocol, service_sni
-from isthmus.gateway.refusals import REASONS, Ended, Refusals
+from isthmus.gateway.refusals import REASONS, FailedConnection, Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
@@ -77,8 +77,8 @@ async def world() -> AsyncIterator[World]:
     with TemporaryDirectory() as short:
         directory, [port] = Path(short), free_ports(1)
         c1, c2 = Folder(directory / "c1"), Folder(directory / "c2")
-        c1.ensure("c1", ("127.0.0.1",), days=1, domain=DOMAIN)
-        c2.ensure("c2", ("127.0.0.1",), days=1, domain=DOMAIN)
+        c1.ensure("c1", ("127.0.0.1",), days=30, domain=DOMAIN)
+        c2.ensure("c2", ("127.0.0.1",), days=30, domain=DOMAIN)
         (directory / "peers").mkdir()
         (directory / "peers" / "c1.ca.crt").write_bytes(c1.bundle)
         config = Config(
@@ -106,7 +106,7 @@ async def world() -> AsyncIterator[World]:
 def test_who_is_trusted_is_not_known_before_it_is_known_who_is_distrusted(tmp_path: Path) -> None:
     for name in ("c1", "c3"):
         folder = Folder(tmp_path / name)
-        folder.ensure(name, ("127.0.0.1",), days=1, domain=DOMAIN)
+        folder.ensure(name, ("127.0.0.1",), days=30, domain=DOMAIN)
         (tmp_path / f"{name}.ca.crt").write_bytes(folder.bundle)
     config = Config(
         clusterset=ClustersetSection(directory=str(tmp_path)), proxy=ProxySection(directory=str(tmp_path / "envoy"))
@@ -159,7 +159,7 @@ def test_metrics_have_refusals_by_reason_and_peer_and_zero_for_what_did_not_occu
     db = Database(OWN_EXPORTS, TRUST_BUNDLES)
     secrets = Secrets(db, tmp_path, apart=exports.trusted_apart, identity=identity, trust=tmp_path, domain=DOMAIN)
     refusals = Refusals(DOMAIN, lambda: [ClusterName("c1")])
-    refusals.count(Ended(f"spiffe://c1.{DOMAIN}/node", no_cluster=True))
+    refusals.count(FailedConnection(f"spiffe://c1.{DOMAIN}/node", no_cluster=True))
     found = gateway.families(db, secrets, refusals)
     samples = {
         (each.labels["reason"], each.labels["peer"]): each.value

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from bpf_world import World
+from datapath_worlds.bpf_world import World
 
 pytestmark = pytest.mark.bpf
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "agent" / "agent.yaml"
+DEPLOY = Path(__file__).parents[2] / "deploy" / "agent"
 AGENT = """
 import socket, sys
 from isthmus.config import DatapathSection, DnsSection
@@ -23,7 +23,7 @@ from isthmus.netlink import sock_diag
 section = DatapathSection(cgroup=sys.argv[1], pin=sys.argv[2], max_entries=1024, grace=0.0)
 datapath = Datapath.open(section, DnsSection(cluster_dns=("10.96.0.10",)))
 callers = datapath.callers()
-callers.renew({"10.7.0.1"})
+callers.renew({"10.7.0.1": None})
 links = datapath.pod_links()
 links.look()
 gone = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -50,11 +50,14 @@ DNS = """
 import asyncio, socket, sys
 from isthmus import uplinks
 from isthmus.datapath.alive import Alive
+from isthmus.dns import dialing
 async def main():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 53))
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         uplinks.drop_from(listener, [2])
+    with dialing.opened("127.0.0.1", socket.SOCK_DGRAM) as own:
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == dialing.OWN_QUESTION
     alive = await Alive.open(sys.argv[2])
     assert alive.tie(server)
     alive.renew(1)
@@ -64,8 +67,9 @@ asyncio.run(main())
 
 
 def container(name: str) -> dict[str, Any]:
-    [daemonset] = [each for each in yaml.safe_load_all(DEPLOY.read_text()) if each["kind"] == "DaemonSet"]
-    [found] = [each for each in daemonset["spec"]["template"]["spec"]["containers"] if each["name"] == name]
+    objects = [each for file in ("agent.yaml", "dns.yaml") for each in yaml.safe_load_all((DEPLOY / file).read_text())]
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "DaemonSet"]
+    [found] = [each for pod in pods for each in pod["containers"] if each["name"] == name]
     context: dict[str, Any] = found["securityContext"]
     return context
 
@@ -108,6 +112,7 @@ def run(world: World, program: str, having: list[str]) -> str:
     return done.stdout.strip() or done.stderr.strip()[-300:]
 
 
+@pytest.mark.slow
 def test_the_agent_works_with_what_deploy_gives_it(world: World) -> None:
     given = [each for each in capabilities("agent") if each != "sys_resource"]  # for kernels before 5.11 alone
     assert run(world, AGENT, given) == "ok"
@@ -115,6 +120,7 @@ def test_the_agent_works_with_what_deploy_gives_it(world: World) -> None:
         assert run(world, AGENT, [other for other in given if other != each]) != "ok", f"{each} is not needed"
 
 
+@pytest.mark.slow
 def test_the_name_server_works_with_what_deploy_gives_it_and_needs_its_port(world: World) -> None:
     world.open().close()
     given = capabilities("dns")

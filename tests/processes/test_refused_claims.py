@@ -10,7 +10,7 @@ import pytest
 from isthmus.model.names import ServiceName
 from isthmus.model.refusals import ClaimantKind, RefusedClaim
 from isthmus.model.tables import REFUSED_CLAIMS
-from isthmus.processes.refused_claims import complaints, record
+from isthmus.processes.refused_claims import ClaimEvents, complaints
 from isthmus.statedb import Database
 
 
@@ -44,7 +44,7 @@ def test_all_addresses_of_an_object_that_one_reason_refuses_are_one_complaint() 
 @pytest.mark.looptime
 async def test_a_claim_that_stays_refused_is_one_event_and_one_that_passes_is_none() -> None:
     db, recorder = Database(REFUSED_CLAIMS), Written()
-    task = asyncio.create_task(record(db, recorder, persists=5.0))  # type: ignore[arg-type]
+    task = asyncio.create_task(ClaimEvents(db, recorder, persists=5.0).run())  # type: ignore[arg-type]
     row, passing = refused(), refused("10.96.0.7", kind="ServiceImport", reason="NotAllocated")
     with db.write() as txn:
         txn.put(REFUSED_CLAIMS, row)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from isthmus.datapath.core.tc import PodLinksStats
 from isthmus.model import tables
 from isthmus.model.services import Node, Pod
-from isthmus.processes.rescuing import sentence
+from isthmus.processes.agent import AgentStatus
+from isthmus.processes.rescuing import sentence, without_programs
 from isthmus.statedb import Database
 
 LINKS = PodLinksStats(2, "tcx", {})
@@ -30,6 +31,16 @@ def test_an_interface_without_the_programs_is_named_with_why() -> None:
     assert shown(PodLinksStats(1, "clsact", {"veth7": "no such qdisc"})) == (
         "on 1 interfaces of pods (clsact); not on veth7: no such qdisc"
     )
+
+
+def test_links_without_the_programs_are_a_line_of_their_own_in_status() -> None:
+    """Names are not answered there, either: it is in the summary, where counters are not."""
+    assert without_programs(LINKS) == ""
+    failed = {f"veth{n}": "no such qdisc" for n in range(7)}
+    assert without_programs(PodLinksStats(1, "clsact", failed)) == (
+        f"{', '.join(f'veth{n} (no such qdisc)' for n in range(5))} and 2 more"
+    )
+    assert {"unattached_links", "callers"} <= set(AgentStatus.__struct_fields__)
 
 
 def test_pods_of_the_nodes_own_network_are_named_and_those_that_ended_are_not() -> None:

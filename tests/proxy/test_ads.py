@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
-from etcd_server import free_ports
+from meshes.envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
+from peers.etcd_server import free_ports
 
 from isthmus.model.tables import XDS, XDS_SERVED
 from isthmus.proxy import resource

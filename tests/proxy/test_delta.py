@@ -149,10 +149,55 @@ def test_listeners_and_routes_wait_until_the_clusters_are_taken() -> None:
     assert second.type == "listener"
 
 
+def test_listeners_wait_for_endpoints_that_envoy_does_not_ask_for_no_longer_than_for_an_answer() -> None:
+    sent = Sent()
+    sent.put(row("cluster", "a", "1"))
+    sent.put(row("endpoints", "a", "1"))
+    stream = Stream(sent.resources)
+    stream.received(Request("cluster"))
+    stream.received(Request("listener"))
+    first = stream.next()
+    assert first is not None
+    stream.received(Request("cluster", nonce=first.nonce))
+    assert stream.next() is None
+    stream.overdue()
+    assert not stream.waiting
+    second = stream.next()
+    assert second is not None
+    assert second.type == "listener"
+
+
+def test_listeners_do_not_wait_for_endpoints_of_a_cluster_that_was_refused() -> None:
+    sent = Sent()
+    sent.put(row("cluster", "a", BAD))
+    sent.put(row("endpoints", "a", "1"))
+    stream = Stream(sent.resources)
+    stream.received(Request("cluster"))
+    stream.received(Request("listener"))
+    first = stream.next()
+    assert first is not None
+    stream.received(Request("cluster", nonce=first.nonce, error="bad"))
+    second = stream.next()
+    assert second is not None
+    assert second.type == "listener"
+
+
 def routes(*rules: tuple[str, str]) -> Resource:
     """Routes by (name, prefix)."""
     found = [{"name": name, "match": {"prefix": prefix}, "direct_response": {"status": 200}} for name, prefix in rules]
     return resource("routes", "echo", virtual_hosts=[{"name": "all", "domains": ["*"], "routes": found}])
+
+
+def test_a_refused_resource_does_not_bring_back_one_of_its_name_that_was_deleted() -> None:
+    resources, a, b = Resources(), ("HTTPRoute demo/a, rule 1", "/"), ("HTTPRoute demo/b, rule 1", "/b")
+    deleted, refused = routes(a), routes(a, b)
+    assert resources.put(deleted)
+    resources.accept(deleted)
+    resources.delete(("routes", "echo"))
+    assert resources.put(refused)
+    resources.reject(refused, "no")
+    assert resources.get(("routes", "echo")) is None
+    assert resources.refused["routes", "echo"].changed == ()
 
 
 def test_of_refused_routes_the_objects_are_named_that_differ_from_what_was_accepted() -> None:

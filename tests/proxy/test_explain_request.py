@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from admin_world import serving
 from click.testing import CliRunner
-from route_world import C1, RouteWorld, route
+from meshes.route_world import C1, RouteWorld, route
+from rows.admin_world import serving
 
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.cli import root
@@ -103,12 +103,12 @@ def test_the_rule_that_gets_a_request_is_named_with_what_decided(
 
 def test_backends_have_their_parts_and_clusters_and_what_is_wrong(world: RouteWorld) -> None:
     good, bad = asked(world, "GET /v2").backends
-    assert (good.to, good.weight, good.part, good.clusters) == ("Service demo/v2:80", 3, 0.75, {"IPv4": {C1: 1.0}})
+    assert (good.to, good.weight, good.part, good.clusters) == ("Service demo/v2:80", 3, 0.75, {C1: 1.0})
     assert (bad.part, bad.clusters) == (0.25, {})
     assert bad.problem == "500: Service demo/none with TCP port 80 does not exist"
     found = asked(world, "GET /v2", "x-who: me")
     assert found.mirrors == ("a copy of 10% goes to Service demo/v2:80",)
-    assert {name: round(part, 3) for name, part in found.backends[0].clusters["IPv4"].items()} == {
+    assert {name: round(part, 3) for name, part in found.backends[0].clusters.items()} == {
         "c1": 0.333,
         "c2": 0.667,
     }
@@ -137,14 +137,14 @@ def test_callers_with_routes_of_their_own_and_others_are_explained_separately(wo
 
 
 def test_a_section_name_limits_a_route_to_the_port_of_that_name() -> None:
-    ports = (Port("http", 80), Port("admin", 81), Port("dns", 53, "UDP"))
+    ports = (Port("http", 80), Port("http-admin", 81), Port("dns", 53, "UDP"))
     row = Service(name=ECHO, source="kubernetes", ports=ports, cluster_ips=("10.96.0.1",))
-    text = TO_ECHO.replace("name: echo,", "name: echo, sectionName: admin,") + "rules: [{}]"
+    text = TO_ECHO.replace("name: echo,", "name: echo, sectionName: http-admin,") + "rules: [{}]"
     world = RouteWorld().put(SERVICES, row).routes(route(text))
     assert [each.port for each in explain(world.db.snapshot(), ECHO, Request("GET", "/"))] == [81]
     listeners = [each.ports for row in world.rows(PROXY_LISTENERS) for each in row.listeners]
     assert listeners == [(81,)]
-    world.routes(route(text.replace("admin", "dns")))
+    world.routes(route(text.replace("http-admin", "dns")))
     assert explain(world.db.snapshot(), ECHO, Request("GET", "/")) == []
     assert refused(world.db.snapshot(), ECHO) == [
         "HTTPRoute demo/route has no effect: its parent has no TCP port named 'dns'"

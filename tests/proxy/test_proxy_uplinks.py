@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-import programs
 import pytest
 import yaml
-from proxy_serve import DATAGRAMS, PORT
-from uplink_node import ADDRESS, UplinkNode
+from datapath_worlds.uplink_node import ADDRESS, UplinkNode
+from machine import programs
+from meshes.proxy_serve import DATAGRAMS, PORT
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "routes" / "envoy.yaml"
 pytestmark = [
@@ -52,8 +52,9 @@ def ask(node: UplinkNode, namespace: str, *, patience: float = 60.0) -> str:
     return node.run(namespace, "sh", "-c", call)
 
 
+@pytest.mark.slow
 def test_a_neighbour_on_an_uplink_does_not_reach_envoy_and_a_pod_does(uplink_node: UplinkNode, tmp_path: Path) -> None:
-    uplink_node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto", capabilities=deployed())
+    uplink_node.serve("meshes.proxy_serve", str(tmp_path / "envoy"), "auto", capabilities=deployed())
     assert ask(uplink_node, uplink_node.pod) == "answered"
     deadline = time.monotonic() + 90
     while ask(uplink_node, uplink_node.neighbour, patience=1.0) != "28":  # from the supervisor's next look on
@@ -69,10 +70,11 @@ def datagram(node: UplinkNode, namespace: str, *, patience: float) -> str:
     return node.run(namespace, sys.executable, "-c", SEND, str(patience))
 
 
+@pytest.mark.slow
 def test_a_datagram_of_a_neighbour_does_not_reach_envoy_and_one_of_a_pod_does(
     uplink_node: UplinkNode, tmp_path: Path
 ) -> None:
-    uplink_node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto", capabilities=deployed())
+    uplink_node.serve("meshes.proxy_serve", str(tmp_path / "envoy"), "auto", capabilities=deployed())
     assert datagram(uplink_node, uplink_node.pod, patience=60) == "answered"
     deadline = time.monotonic() + 90
     while datagram(uplink_node, uplink_node.neighbour, patience=1):  # from the supervisor's next look on
@@ -84,6 +86,6 @@ def test_a_datagram_of_a_neighbour_does_not_reach_envoy_and_one_of_a_pod_does(
 
 
 def test_where_no_uplink_is_configured_neighbours_are_answered(uplink_node: UplinkNode, tmp_path: Path) -> None:
-    uplink_node.serve("proxy_serve.py", str(tmp_path / "envoy"), "")
+    uplink_node.serve("meshes.proxy_serve", str(tmp_path / "envoy"), "")
     assert ask(uplink_node, uplink_node.neighbour) == "answered"
     assert datagram(uplink_node, uplink_node.neighbour, patience=60) == "answered"

@@ -7,13 +7,20 @@ import socket
 from pathlib import Path
 
 import pytest
-from envoy_world import envoy_world
+from meshes.envoy_world import envoy_world
+from meshes.route_world import NODE, RouteWorld, route
 from msgspec.structs import replace
-from route_world import NODE, RouteWorld, route
 
 from isthmus.model import tables
 from isthmus.model.names import ServiceName
-from isthmus.model.routes import MAX_REFUSAL, MAX_REFUSALS, NodeRefusals, RouteRefusal
+from isthmus.model.routes import (
+    MAX_REFUSAL,
+    MAX_REFUSALS,
+    Attachment,
+    NodeRefusals,
+    PortRoutes,
+    RouteRefusal,
+)
 from isthmus.model.services import Node, Port, Service
 from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource, ResourceType
@@ -30,7 +37,7 @@ def world() -> RouteWorld:
     echo = Service(
         name=ServiceName("demo/echo"),
         source="kubernetes",
-        ports=(Port("c", 80, "UDP"), Port("a", 80), Port("b", 81)),
+        ports=(Port("c", 80, "UDP"), Port("http-a", 80), Port("http-b", 81)),
         cluster_ips=(made.cluster_ip(),),
     )
     made.put(tables.SERVICES, echo).service("demo/v2", "10.1.1.9:80")
@@ -88,9 +95,11 @@ def test_refused_routes_of_callers_of_a_namespace_name_its_routes_alone() -> Non
     assert reported(made) == ["shop/consumer for demo/echo"]
 
 
-def test_a_refused_listener_names_all_routes_of_its_port() -> None:
+def test_a_refused_listener_names_the_routes_of_its_port_and_callers() -> None:
     made = world()
     refuse(made, "listener", "demo/echo:80")
+    assert reported(made) == ["demo/every for demo/echo"]
+    refuse(made, "listener", "demo/echo:81/shop")
     assert reported(made) == ["demo/every for demo/echo", "shop/consumer for demo/echo"]
 
 
@@ -131,23 +140,32 @@ def test_a_report_goes_with_its_node_where_that_is_known() -> None:
     made = refusals.body(NodeRefusals(name=NODE, uid="u1", routes=(refused,)))
     assert made["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u1"}]
     assert made["routes"] == [
-        {"kind": "HTTPRoute", "namespace": "demo", "name": "r", "service": "demo/echo", "message": "no"}
+        {
+            "kind": "HTTPRoute",
+            "namespace": "demo",
+            "name": "r",
+            "service": "demo/echo",
+            "message": "no",
+            "reason": "RefusedByEnvoy",
+        }
     ]
 
 
 @pytest.mark.looptime
 async def test_a_listener_that_is_tried_again_and_refused_again_is_no_change_of_the_report() -> None:
     db = Database(
-        *(tables.SERVICES, tables.IMPORTS, tables.ROUTES, tables.NODES, tables.XDS, tables.XDS_REFUSED),
-        *(tables.XDS_SERVED, *REPORTED),
+        *(tables.ROUTES, tables.NODES, tables.ATTACHMENTS, tables.PROXY_LISTENERS, tables.ROUTE_PARTS, tables.XDS),
+        *(tables.XDS_REFUSED, tables.XDS_SERVED, *REPORTED),
     )
     refused = RefusedResource(
         type="listener", name="demo/echo:80", version="1", owner="", error="cannot bind: Address already in use"
     )
     with db.write() as txn:
-        txn.put(tables.SERVICES, Service(name=ServiceName("demo/echo"), source="kubernetes", ports=(Port("", 80),)))
-        txn.put(tables.ROUTES, route(TO_ECHO))
-        txn.put(tables.XDS, Resource(type="listener", name=refused.name, version="1", body=b"", unit="demo/echo"))
+        refusing = route(TO_ECHO)
+        txn.put(tables.ROUTES, refusing)
+        ports = (PortRoutes(80, "", (refusing.key,), refusing.owner, refusing.created, refusing.size),)
+        txn.put(tables.ATTACHMENTS, Attachment(ServiceName("demo/echo"), ports))
+        txn.put(tables.XDS, Resource(type="listener", name=refused.name, version="1", body=b"", unit=refused.name))
         txn.put(tables.XDS_REFUSED, refused)
     task = asyncio.create_task(follow_refusals(db, NODE, db.initializer(tables.ROUTE_REFUSALS, PROXY)))
     await asyncio.sleep(60)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver_world import TIMEOUT
-from kube_apiserver import KubeApiServer
-from rights import GROUP, KINDS, user
+from clusters.apiserver_world import TIMEOUT
+from clusters.kube_apiserver import KubeApiServer
+from clusters.rights import GROUP, KINDS, user
 
 from isthmus import kube
 from isthmus.kube.objects.refusals import REFUSED_ROUTES

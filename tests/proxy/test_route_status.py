@@ -9,19 +9,21 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
-from apiserver_world import serving
+from clusters.apiserver_world import serving
+from meshes.route_definitions import define_routes
+from meshes.route_world import grant, route
 from msgspec.structs import replace
-from route_definitions import define_routes
-from route_world import grant, route
 
 from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.desired import ApiTarget
 from isthmus.desired.difference import difference
 from isthmus.kube.objects.core import NODE, SERVICE
-from isthmus.kube.objects.gateway import HTTP_ROUTE
+from isthmus.kube.objects.gateway import HTTP_ROUTE, HttpRoute, RouteSpec
+from isthmus.kube.objects.meta import Meta
 from isthmus.kube.objects.refusals import REFUSED_ROUTES
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
@@ -33,9 +35,9 @@ from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource
 from isthmus.processes import proxying
 from isthmus.processes.start import tables_of
-from isthmus.proxy import route_objects
+from isthmus.proxy import port_routes, route_objects
 from isthmus.proxy.attachment import MAX_MATCHES
-from isthmus.sources import kubernetes
+from isthmus.sources import kubernetes, routes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 from isthmus_lab.realapi import definitions
 
@@ -58,8 +60,8 @@ class Statuses:
 
     def __init__(self, *rows: Any) -> None:
         declared = route_objects.derived()
-        self.db = Database(*tables_of([declared]))
-        self.derivations = Derivations(self.db, declared)
+        self.db = Database(*tables_of(declared))
+        self.derivations = Derivations(self.db, *declared)
         self.put(service("demo/echo"), service("other/far"), *rows)
 
     def put(self, *rows: Any) -> None:
@@ -90,6 +92,41 @@ class Statuses:
         assert parent["controllerName"] == "isthmus.io/mesh"
         assert {each["observedGeneration"] for each in parent["conditions"]} == {1}
         return [(each["type"], each["status"], each["reason"], each["message"]) for each in parent["conditions"]]
+
+
+@pytest.mark.parametrize("kind", ["HTTPRoute", "GRPCRoute"])
+def test_a_field_that_is_not_followed_is_a_condition_of_the_route_and_the_rest_of_it_counts(kind: str) -> None:
+    rule = "{name: first, backendRefs: [{name: echo, port: 80}], sessionPersistence: {sessionName: s, type: Cookie}}"
+    world = Statuses(route(f"{TO_ECHO}rules: [{{}}, {rule}]", kind=kind))
+    text = "not followed, the rest of the route is: spec.rules[1].sessionPersistence"
+    assert world.conditions(kind=kind) == [
+        ACCEPTED, RESOLVED, ("isthmus.io/Effective", "False", "UnsupportedValue", text)
+    ]  # fmt: skip
+    world.put(route(f"{TO_ECHO}rules: [{{}}]", kind=kind))
+    assert world.conditions(kind=kind) == [ACCEPTED, RESOLVED]
+
+
+def test_fields_of_a_newer_gateway_api_are_named_wherever_they_are() -> None:
+    found = route(
+        TO_ECHO + "hostnames: [a.example]\nrules: [{matches: [{path: {value: /x, caseless: true}}], "
+        "backendRefs: [{name: echo, port: 80, priority: 2}], timeouts: {request: 1s, idle: 9s}, retry: {}}]"
+    )
+    assert found.unread == (
+        "spec.hostnames",
+        "spec.rules[0].matches[0].path.caseless",
+        "spec.rules[0].backendRefs[0].priority",
+        "spec.rules[0].timeouts.idle",
+    )
+    many = ", ".join(f"f{n}: 1" for n in range(100))
+    assert len(route(f"{TO_ECHO}rules: [{{{many}}}]").unread) == 16
+    assert route(f'{TO_ECHO}rules: [{{"a\\e[2J\\n": 1}}]').unread == ("spec.rules[0].a?[2J?",)
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"[" * 9000 + b"]" * 9000])
+def test_a_value_that_nothing_reads_and_that_cannot_be_decoded_costs_the_route_nothing(value: bytes) -> None:
+    rules = msgspec.Raw(b'[{"backendRefs":[{"name":"echo","port":80}],"more":' + value + b"}]")
+    wire = HttpRoute(metadata=Meta(name="r", namespace="demo"), spec=RouteSpec(rules=rules))
+    assert routes.http_route(wire).invalid == ""
 
 
 @pytest.mark.parametrize(
@@ -188,7 +225,7 @@ rules: [{}]
         "NoMatchingParent",
         "NoMatchingParent",
     ]
-    world.put(Import(name=ServiceName("demo/far"), ports=(Port("", 80),), derived=derived(ServiceName("demo/far"))))
+    world.put(Import(name=ServiceName("demo/far"), ports=(Port("http", 80),), derived=derived(ServiceName("demo/far"))))
     assert world.parents()[2]["conditions"][0]["reason"] == "Accepted"
 
 
@@ -241,6 +278,51 @@ def test_a_route_beyond_the_bound_is_not_accepted_until_an_older_one_goes() -> N
         txn.delete(tables.ROUTES, ("HTTPRoute", ServiceName("demo/r00000")))
     world.put()
     assert world.conditions(last)[0] == ACCEPTED
+
+
+DB = service("demo/db", Port("tcp", 5432), Port("http", 80))
+UNDECLARED = (
+    "passed on unchanged, for want of a declaration as HTTP: name the Service's port http, http2 or grpc (or http-…), "
+    "or set its appProtocol"
+)
+
+
+@pytest.mark.parametrize(
+    ("parent", "want"),
+    [
+        ("name: db, port: 80", ACCEPTED),
+        ("name: db", ("Accepted", "True", "Accepted", f"port 5432 {UNDECLARED}")),
+        ("name: db, port: 5432", ("Accepted", "False", "UnsupportedProtocol", f"port 5432 {UNDECLARED}")),
+    ],
+)
+def test_a_port_that_nothing_declares_as_http_is_in_the_status(parent: str, want: tuple[str, str, str, str]) -> None:
+    world = Statuses(DB, route(f"parentRefs: [{{group: '', kind: Service, {parent}}}]\nrules: [{{}}]"))
+    assert world.conditions() == [want, RESOLVED]
+
+
+def test_a_route_for_the_api_servers_service_is_not_accepted_from_another_namespace() -> None:
+    parent = "parentRefs: [{group: '', kind: Service, name: kubernetes, namespace: default}]\nrules: [{}]"
+    world = Statuses(service("default/kubernetes", Port("https", 443)), route(parent))
+    message = "the API server's Service and those of kube-system take routes of their own namespace"
+    assert world.conditions() == [("Accepted", "False", "NotAllowedByParent", message), RESOLVED]
+
+
+def test_a_route_that_nodes_have_no_port_for_names_the_first_node_and_the_reason() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{}]"), Node("n1"), Node("n2"))
+    why = "port 80: namespace demo has its share of the 10 ports of the node's Envoy, 8"
+    row = RouteRefusal("HTTPRoute", ServiceName("demo/route"), ServiceName("demo/echo"), why, "NoPortLeft")
+    world.put(*(NodeRefusals(name=node, routes=(row,)) for node in ("n2", "n1")))
+    text = f"calls pass it by on node n1 (and of 1 other): {why}"
+    assert world.conditions()[-1] == ("isthmus.io/Programmed", "False", "NoPortLeft", text)
+
+
+def test_a_route_of_a_service_that_is_refused_or_taken_again_leaves_the_others_as_they_are() -> None:
+    """Hundreds of routes may be for one Service: the status of each that nothing changed for is not computed again."""
+    rows = [route(TO_ECHO + "rules: [{}]", name=f"demo/r{number}") for number in range(20)]
+    world = Statuses(*rows)
+    before = world.derivations.units
+    world.put(replace(rows[5], generation=2))
+    assert world.derivations.units - before == 2, "the Service's routes, and the status of one"
 
 
 def refusal(node: str, message: str = "no", *, route: str = "demo/route", service: str = "demo/echo") -> NodeRefusals:
@@ -373,14 +455,14 @@ class Operator:
 
     def __init__(self, client: kube.Client) -> None:
         declared = route_objects.derived()
-        self.db = db = Database(*tables_of([declared], tables.ROUTE_OBJECTS_STATUS))
+        self.db = db = Database(*tables_of(declared, tables.ROUTE_OBJECTS_STATUS))
         read = ["services", "imports", "routes", "grants", "nodes", "route_refusals", "observed"]
         self.target = ApiTarget(client, route_objects.KINDS)
         reconciler = Reconciler(
             db, tables.ROUTE_OBJECTS, self.target, status=tables.ROUTE_OBJECTS_STATUS, backoff=Backoff(0.1, 1.0)
         )
         reflectors = kubernetes.reflectors(db, client, tables=read, cluster=C1)
-        self.parts = [Derivations(db, declared).run(), reconciler.run(), *(each.run() for each in reflectors)]
+        self.parts = [Derivations(db, *declared).run(), reconciler.run(), *(each.run() for each in reflectors)]
 
     async def __aenter__(self) -> Operator:
         self.tasks = [asyncio.ensure_future(each) for each in self.parts]
@@ -477,18 +559,21 @@ class Agent:
 
     def __init__(self, client: kube.Client, node: str) -> None:
         self.db = Database(
-            *(tables.SERVICES, tables.IMPORTS, tables.ROUTES, tables.NODES, tables.XDS),
-            *(tables.XDS_REFUSED, tables.XDS_SERVED, *proxying.REPORTED),
+            *(tables.SERVICES, tables.IMPORTS, tables.ROUTES, tables.NODES, tables.XDS, tables.ATTACHMENTS),
+            *(tables.PROXY_LISTENERS, tables.ROUTE_PARTS, tables.XDS_REFUSED, tables.XDS_SERVED, *proxying.REPORTED),
         )
         self.served = self.db.initializer(tables.XDS_SERVED, PROXY)
         reflectors = kubernetes.reflectors(
             self.db, client, tables=["services", "imports", "routes", "nodes"], cluster=C1
         )
-        self.parts = [proxying.report(self.db, client, node), *(each.run() for each in reflectors)]
+        attachments = Derivations(self.db, port_routes.derived())
+        reporting = proxying.Reporting(self.db, client, node)
+        self.parts = [reporting.run(), attachments.run(), *(each.run() for each in reflectors)]
 
     async def __aenter__(self) -> Agent:
         self.tasks = [asyncio.ensure_future(each) for each in self.parts]
         await self.db.until(lambda now: now.initialized(tables.ROUTES, tables.SERVICES, tables.NODES))
+        await self.db.until(lambda now: bool(list(now.all(tables.ATTACHMENTS))))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -499,7 +584,7 @@ class Agent:
 
     def answers(self, error: str = "") -> None:
         """Its Envoy takes the routes of default/echo, port 80, or refuses them."""
-        row = Resource(type="routes", name="default/echo:80", version="1", body=b"", unit="default/echo")
+        row = Resource(type="routes", name="default/echo:80", version="1", body=b"", unit="default/echo:80")
         with self.db.write() as txn:
             txn.put(tables.XDS, row)
             txn.delete(tables.XDS_REFUSED, ("routes", row.name))

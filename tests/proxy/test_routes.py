@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from envoy_world import EnvoyWorld, envoy_world
+from meshes.envoy_world import EnvoyWorld, envoy_world
+from meshes.route_expressions import TAKEN
+from meshes.route_world import RouteWorld, grant, route
 from msgspec.structs import replace
-from route_expressions import TAKEN
-from route_world import RouteWorld, grant, route
 
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.routes import Route
-from isthmus.model.services import Pod
-from isthmus.model.tables import GRANTS, PLANS, PODS, ROUTES, XDS_SERVED
+from isthmus.model.routes import Route, with_rules
+from isthmus.model.tables import GRANTS, PLANS, ROUTES, XDS_SERVED
+from isthmus.proxy import listeners
 from isthmus.proxy.explain import explain, parse
+from isthmus.proxy.routing import cluster_name
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -59,6 +61,7 @@ async def world(tmp_path: Path) -> AsyncIterator[Both]:
         yield made
 
 
+@pytest.mark.slow
 async def test_a_split_is_as_its_weights(world: Both) -> None:
     split = "rules: [{backendRefs: [{name: echo, port: 80, weight: 90}, {name: v2, port: 80, weight: 10}]}]"
     world.rows.routes(route(TO_ECHO + split))
@@ -164,13 +167,17 @@ rules:
   backendRefs: [{name: echo, port: 80}]
 - matches: [{path: {value: /zero}}]
   backendRefs: [{name: echo, port: 80, weight: 0}]
+- matches: [{path: {value: /edited}}]
+  filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /new}}}]
+  backendRefs: [{name: echo, port: 80, weight: 0}]
 """
     world.rows.service("demo/idle").routes(route(TO_ECHO + rules))
     port = await world.answers("v1", "/near")
     statuses = {
-        path: (await world.envoy.ask(port, "GET", path)).status for path in ("/none", "/empty", "/far", "/zero", "/")
+        path: (await world.envoy.ask(port, "GET", path)).status
+        for path in ("/none", "/empty", "/far", "/zero", "/edited", "/")
     }
-    assert statuses == {"/none": 500, "/empty": 503, "/far": 500, "/zero": 500, "/": 404}
+    assert statuses == {"/none": 500, "/empty": 503, "/far": 500, "/zero": 500, "/edited": 500, "/": 404}
     world.rows.put(GRANTS, grant("other", of="demo"))
     await world.answers("far", "/far")
     await world.serve("demo/nothing", "something")
@@ -228,23 +235,92 @@ async def test_mirrors_that_name_each_other_make_one_copy_each(world: Both) -> N
     assert counts() == (2, 1), "the request and its copy, and the other copy"
 
 
-async def test_a_route_of_another_namespace_is_for_its_own_callers_alone(world: Both) -> None:
-    rules = "rules: [{backendRefs: [{name: echo, namespace: demo, port: 80}]}]"
-    to = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
-    world.rows.put(PODS, Pod(name="consumer/p", uid="1", addresses=("127.0.0.1",)))
-    consumer = route(
-        to + rules.replace("rules: [{", "rules: [{matches: [{path: {value: /mine}}],"), name="consumer/route"
-    )
-    world.rows.routes(consumer)
-    port = await world.answers("v1", "/mine")
+CONSUMER = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
+ITS_OWN = "rules: [{backendRefs: [{name: echo, namespace: demo, port: 80}]}]"
+
+
+async def test_a_route_of_another_namespace_has_a_listener_that_only_its_callers_are_sent_to(world: Both) -> None:
+    matching = ITS_OWN.replace("rules: [{", "rules: [{matches: [{path: {value: /mine}}],")
+    world.rows.routes(route(CONSUMER + matching, name="app/route"))
+    port = world.rows.listener_port("demo/echo", callers="app")
+    await world.envoy.until(port, (200, "v1"), "/mine")
     assert (await world.envoy.ask(port, "GET", "/other")).status == 404
-    world.rows.put(PODS, Pod(name="consumer/p", uid="1", addresses=("127.0.0.9",)))
-    await world.answers("v1", "/other")
+    await world.envoy.db.until(lambda now: bool(list(now.all(XDS_SERVED))))
+    [plan] = world.rows.derive().rows(PLANS)
+    assert [(each.namespace, each.target.port) for each in plan.consumers] == [("app", port)]
+    assert (plan.redirected_by, plan.consumers_only) == ("", True)
+
+
+async def test_callers_with_routes_of_their_own_do_not_get_those_of_the_service(world: Both) -> None:
+    world.rows.routes(
+        route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]"), route(CONSUMER + ITS_OWN, name="app/route")
+    )
+    await world.answers("v2")
+    await world.envoy.until(world.rows.listener_port("demo/echo", callers="app"), (200, "v1"))
+
+
+async def test_a_namespace_whose_routes_envoy_refuses_costs_the_others_nothing(world: Both) -> None:
+    bad = route(CONSUMER + ITS_OWN, name="app/route")
+    [rule] = bad.rules
+    expression = replace(rule.matches[0], path="(?i:x{1000}){1000}", path_type="RegularExpression")
+    world.rows.routes(with_rules(bad, [replace(rule, matches=(expression,))]))
+    await world.envoy.db.until(lambda now: bool(world.envoy.refused()))
+    world.rows.routes(route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]"))
+    await world.answers("v2")
+
+
+async def exchange(host: str, port: int, sent: bytes, size: int) -> bytes:
+    """What a server sends back to some bytes; its first word, where nothing is sent."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(60):
+            return await reader.readexactly(size)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x00\x01\x02\xff raw", b"*1\r\n$4\r\nPING\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"EHLO me\r\n"],
+    ids=["binary", "redis", "tls", "text"],
+)
+async def test_bytes_that_are_no_http_pass_a_port_of_http_unchanged(world: Both, sent: bytes) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        world.rows.service("demo/echo", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        world.rows.routes(route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]"))
+        port = await world.answers("v2")
+        assert await exchange(world.envoy.host, port, sent, len(sent)) == sent
+
+
+async def test_a_server_that_speaks_first_is_heard_on_a_port_of_http_when_clients_may_stay_silent(
+    world: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 0.2 s here. A port that is not declared as HTTP has no listener, and no delay."""
+    monkeypatch.setattr(listeners, "SILENT", 0.2)
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 hello")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        world.rows.service("demo/echo", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        world.rows.routes(route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]"))
+        port = await world.answers("v2")
+        assert await exchange(world.envoy.host, port, b"", 9) == b"220 hello"
 
 
 async def test_calls_are_split_over_clusters_and_go_elsewhere_while_one_has_no_backend(world: Both) -> None:
     here, there = [f"127.0.0.1:{await world.envoy.backend(text)}" for text in ("here", "there")]
-    world.rows.imported("demo/far", c1=[here], c2=[there])
+    world.rows.imported("demo/far", app_protocol="http", c1=[here], c2=[there])
     to_import = "parentRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: far}]"
     rules = """
 rules:
@@ -263,13 +339,11 @@ rules:
     assert abs(seen["there"] / 1_000 - 0.75) < 0.06, seen
     [explained] = explain(world.rows.db.snapshot(), service, parse("GET /new")[0])
     assert [(each.to, each.part, each.clusters) for each in explained.backends] == [
-        ("Cluster c1", 0.25, {"IPv4": {"c1": 1.0}}),
-        ("Cluster c2", 0.75, {"IPv4": {"c2": 1.0}}),
+        ("Cluster c1", 0.25, {"c1": 1.0}),
+        ("Cluster c2", 0.75, {"c2": 1.0}),
     ]
     world.rows.endpoints(service, ClusterName("c2"))
-    assert explain(world.rows.db.snapshot(), service, parse("GET /new")[0])[0].backends[1].clusters == {
-        "IPv4": {"c1": 1.0}
-    }
+    assert explain(world.rows.db.snapshot(), service, parse("GET /new")[0])[0].backends[1].clusters == {"c1": 1.0}
     while {(await world.envoy.ask(port, "GET", "/new")).headers.get("x-backend") for _ in range(20)} != {"here"}:
         pass
 
@@ -320,7 +394,7 @@ async def test_one_bad_route_holds_up_no_other(world: Both) -> None:
     good = route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]", name="demo/bad")
     [rule] = good.rules
     bad = replace(rule.matches[0], path="(?i:x{1000}){1000}", path_type="RegularExpression")
-    world.rows.routes(replace(good, rules=(replace(rule, matches=(bad,)),)))
+    world.rows.routes(with_rules(good, [replace(rule, matches=(bad,))]))
     world.rows.routes(
         route(
             "parentRefs: [{group: '', kind: Service, name: other}]\nrules: [{backendRefs: [{name: other, port: 80}]}]",
@@ -361,18 +435,20 @@ async def test_the_kernel_steers_a_service_to_envoy_while_it_is_served_and_past_
         called = [group for plan in rows for group in plan.groups if group.tier == 0]
         return {(each.address, each.proxy) for group in called for each in group.targets}
 
-    world.rows.imported("demo/global", c1=["10.1.0.1:80"]).imported("demo/plain", c1=["10.1.0.2:80"])
+    world.rows.imported("demo/global", app_protocol="http", c1=["10.1.0.1:80"]).imported(
+        "demo/plain", c1=["10.1.0.2:80"]
+    )
     to_global = "parentRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: global}]\n"
     world.rows.routes(route(to_global + "rules: [{backendRefs: [{name: v2, port: 80}]}]"))
     service = derived(ServiceName("demo/global"))
     assert targets(service) == {("10.1.0.1", False)}
     port = world.rows.listener_port(service)
     await world.envoy.until(port, (200, "v2"))
-    await world.envoy.db.until(lambda now: bool(list(now.all(XDS_SERVED))))
+    await world.envoy.db.until(lambda now: now.get(XDS_SERVED, cluster_name(service, 80)) is not None)
     assert targets(service) == {(world.envoy.host, True)}
     assert targets(derived(ServiceName("demo/plain"))) == {("10.1.0.2", False)}
     os.kill(world.envoy.supervisor.stats().running, signal.SIGKILL)
     await world.envoy.db.until(lambda now: not list(now.all(XDS_SERVED)))
     assert targets(service) == {("10.1.0.1", False)}
-    await world.envoy.db.until(lambda now: bool(list(now.all(XDS_SERVED))))
+    await world.envoy.db.until(lambda now: now.get(XDS_SERVED, cluster_name(service, 80)) is not None)
     assert targets(service) == {(world.envoy.host, True)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isthmus.proxy.messages import duration, message, packed
-from isthmus.proxy.rules import problem, problems
+from isthmus.proxy.rules import problem
 
 CLUSTER = "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -52,11 +52,11 @@ def a_route(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_breaks_a_rule_is_named(name: str, fields: dict[str, Any], wrong: str) -> None:
-    assert list(problems(message(name)(**fields))) == [wrong]
+    assert problem(name, message(name)(**fields).SerializeToString()) == wrong
 
 
 def test_what_keeps_the_rules_has_no_problem() -> None:
-    assert list(problems(message(ROUTES)(name="a", **a_route()))) == []
+    assert problem(ROUTES, message(ROUTES)(name="a", **a_route()).SerializeToString()) == ""
 
 
 def test_bytes_that_are_no_such_message_are_a_problem() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from route_world import C1, NODE, route
+from meshes.route_world import C1, NODE, route
 
 from isthmus import loadbalancer
 from isthmus.config import Config, NodeSection, ProxySection, SyncSection
@@ -15,7 +15,7 @@ from isthmus.model.names import ServiceName
 from isthmus.model.services import Port, Service
 from isthmus.processes import proxying
 from isthmus.processes.start import tables_of
-from isthmus.proxy.derived import Listening, derived
+from isthmus.proxy import Listening, derived
 from isthmus.statedb import Database, Derivations
 
 TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\nrules: [{backendRefs: [{name: echo, port: 80}]}]"
@@ -32,10 +32,10 @@ async def test_resources_are_served_before_an_envoy_has_any_of_them(tmp_path: Pa
         proxy=ProxySection(directory=str(tmp_path / "proxy")),
         sync=SyncSection(timeout=600.0),
     )
-    serving = asyncio.create_task(proxying.run(db, config, None))
+    serving = asyncio.create_task(proxying.Serving(db, config, None).run())
     await asyncio.sleep(0)  # it waits
     with db.write() as txn:
-        echo = Service(name=ServiceName("demo/echo"), source="kubernetes", ports=(Port("", 80),))
+        echo = Service(name=ServiceName("demo/echo"), source="kubernetes", ports=(Port("http", 80),))
         txn.put(tables.SERVICES, echo)
         txn.put(tables.ROUTES, route(TO_ECHO))
         listed.complete(txn)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from etcd_server import free_ports
+from peers.etcd_server import free_ports
 
 from isthmus.proxy.steering import Steering
 

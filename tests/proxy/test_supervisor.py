@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
-from etcd_server import free_ports
+from meshes.envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
+from peers.etcd_server import free_ports
 
-from isthmus.proxy import NoEnvoyError, Supervisor, Wanted, binary, bootstrap, process
+from isthmus.proxy import BootstrapFile, NoEnvoyError, Supervisor, binary, bootstrap, process
 from isthmus.proxy.supervisor import decide
 
 needs_envoy = pytest.mark.needs("envoy")
@@ -37,6 +37,24 @@ async def serving(world: EnvoyWorld) -> int:
     world.put(http_listener("echo", port), routes("echo", ("/", "echo")), cluster("echo"), endpoints("echo", backend))
     await world.until(port, (200, "one"))
     return port
+
+
+async def posted(port: int) -> bytes:
+    """What comes of one request on one connection, which nobody repeats; empty if nothing does."""
+    with suppress(OSError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            writer.write(b"POST / HTTP/1.1\r\nhost: late\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            return await reader.read()
+    return b""
+
+
+async def began(asked: asyncio.Event, call: asyncio.Task[bytes]) -> bool:
+    """True once a call has reached its backend; False if it got no answer before."""
+    reached = asyncio.create_task(asked.wait())
+    await asyncio.wait([reached, call], return_when=asyncio.FIRST_COMPLETED)
+    reached.cancel()
+    return not call.done()
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -113,6 +131,7 @@ async def test_no_call_fails_while_the_discovery_service_is_away_and_comes_back(
 
 
 @needs_envoy
+@pytest.mark.slow
 async def test_an_envoy_with_few_descriptors_left_refuses_calls_and_those_that_it_has_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +244,7 @@ async def test_a_successor_that_gets_no_configuration_is_given_up(tmp_path: Path
         assert await world.get(port) == (200, "one")
 
 
+@pytest.mark.slow
 @needs_envoy
 async def test_another_supervisor_takes_over_from_one_that_was_killed_without_a_failed_call(tmp_path: Path) -> None:
     async with envoy_world(tmp_path / "envoy") as world:
@@ -260,6 +280,39 @@ async def test_the_supervisor_that_came_later_has_the_directory(world: EnvoyWorl
 
 
 @needs_envoy
+async def test_calls_of_a_supervisor_that_is_ended_after_another_took_over_go_on(world: EnvoyWorld) -> None:
+    """As in a rollout: the earlier pod is ended once the later one is ready; calls last longer than its drain time."""
+    [port], asked, answering = free_ports(1), asyncio.Event(), asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await answering.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none")
+            await writer.drain()
+
+    async with await asyncio.start_server(late, "127.0.0.1", 0) as server:
+        backend = server.sockets[0].getsockname()[1]
+        listener, targets = http_listener("late", port), endpoints("late", backend)
+        world.put(listener, routes("late", ("/", "late")), cluster("late"), targets)
+        while (call := asyncio.create_task(posted(port))) and not await began(asked, call):
+            pass  # Envoy has no listener yet
+        earlier, world.supervisor = world.supervisor, Supervisor(world.supervisor._settings)
+        ending = world._tasks["earlier"] = world._tasks.pop("supervisor")
+        world.supervise()
+        await eventually(lambda: "another supervisor" in earlier.stats().outcome)
+        ending.cancel()
+        await asyncio.sleep(3 * world.supervisor._settings.drain_time)
+        assert not call.done()
+        answering.set()
+        assert (await call).endswith(b"one")
+        with suppress(asyncio.CancelledError):
+            await world._tasks.pop("earlier")
+
+
+@needs_envoy
+@pytest.mark.slow
 async def test_the_process_replaces_its_envoy_on_sighup_and_drains_it_at_its_end(tmp_path: Path) -> None:
     async with envoy_world(tmp_path / "envoy") as world:
         await world.stop("supervisor")
@@ -322,11 +375,11 @@ async def test_the_package_without_a_program_is_no_envoy(tmp_path: Path, monkeyp
     ],
 )
 def test_what_is_done_next(wanted: str, serving: str | None, alive: bool, asked: bool, step: str) -> None:
-    assert decide(wanted=wanted, serving=serving, alive=alive, asked=asked) == step
+    assert decide(desired=wanted, serving=serving, alive=alive, asked=asked) == step
 
 
 def test_an_equal_bootstrap_is_not_written_again(tmp_path: Path) -> None:
-    wanted = Wanted(tmp_path)
+    wanted = BootstrapFile(tmp_path)
     wanted.write("n1")
     first = (tmp_path / "bootstrap.json").stat()
     wanted.write("n1")

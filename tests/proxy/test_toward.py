@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isthmus.model.balancing import Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.proxy.clusters import toward
+from isthmus.proxy.clusters import localities, toward
 
 KEY = PlanKey(ServiceName("demo/echo"), 80, "TCP", "IPv4")
 
@@ -42,3 +42,8 @@ def test_those_of_a_later_tier_come_first_in_their_order() -> None:
 
 def test_without_any_there_calls_go_as_all_others() -> None:
     assert of(Group((at("c1", 1),), 0, 9), Group((at("c3", 1),), 1)) == [(0, 9, ["10.1.0.1"]), (1, 1, ["10.3.0.1"])]
+
+
+def test_a_group_without_weight_is_not_called() -> None:
+    groups = Group((at("c1", 1),), 0, 0), Group((at("c2", 1),), 0, 3)
+    assert [each["load_balancing_weight"] for each in localities(groups)] == [{"value": 3}]

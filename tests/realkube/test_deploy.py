@@ -13,43 +13,27 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dns.exception
 import dns.message
 import dns.query
-import programs
 import pytest
 import yaml
-from etcd_server import free_ports
-from joined import DEPLOY, SYSTEM, Cluster, environment, two
-from lab_running import until
+from clusters.exported_echo import EXPORT, SERVICE, SLICE
+from clusters.joined import DEPLOY, SYSTEM, Cluster, environment, two, unused
+from labs.lab_running import until
+from machine import programs
+from peers.etcd_server import free_ports
 
 from isthmus import config
 from isthmus.admin.query import Socket
 from isthmus.cli import COMMANDS
+from isthmus.clusterset.keeping import hosts
 
 pytestmark = pytest.mark.kube
 
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}}
-SERVICE = {
-    "apiVersion": "v1",
-    "kind": "Service",
-    "metadata": {"name": "echo", "namespace": "demo"},
-    "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-}
-SLICE = {
-    "apiVersion": "discovery.k8s.io/v1",
-    "kind": "EndpointSlice",
-    "metadata": {"name": "echo-1", "namespace": "demo", "labels": {"kubernetes.io/service-name": "echo"}},
-    "addressType": "IPv4",
-    "endpoints": [{"addresses": ["10.1.1.5"], "conditions": {"ready": True}}],
-    "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-}
-EXPORT = {
-    "apiVersion": "multicluster.x-k8s.io/v1beta1",
-    "kind": "ServiceExport",
-    "metadata": {"name": "echo", "namespace": "demo"},
-}
 
 
 def definition(group: str, kind: str, plural: str, version: str, scope: str) -> dict[str, Any]:
@@ -111,8 +95,8 @@ def with_components(folder: Path, *names: str) -> Path:
     """A copy of ``deploy/`` with these components, as whoever wants them edits it."""
     shutil.copytree(DEPLOY, folder)
     file = folder / "kustomization.yaml"
-    wanted = "".join(f"  - {name}\n" for name in ("mirror", *names))
-    file.write_text(file.read_text().replace("components:\n  - mirror\n", f"components:\n{wanted}"))
+    wanted = "".join(f"  - {name}\n" for name in ("keys", "mirror", *names))
+    file.write_text(file.read_text().replace("components:\n  - keys\n  - mirror\n", f"components:\n{wanted}"))
     return folder
 
 
@@ -124,6 +108,11 @@ def with_routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def with_islands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_components(tmp_path_factory.mktemp("islands") / "deploy", "routes", "islands")
+
+
+@pytest.fixture(scope="module")
+def with_three_etcds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_components(tmp_path_factory.mktemp("replicated") / "deploy", "replicated")
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +141,9 @@ def pods(rendered: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
 def test_each_process_reads_its_deployed_configuration(
     rendered: list[dict[str, Any]], with_routes: Path, with_islands: Path
 ) -> None:
-    assert configured(rendered) == {"operator", "agent", "dns", "mirror"}
-    assert configured(render(with_routes)) == {"operator", "agent", "dns", "mirror", "envoy"}
-    assert configured(render(with_islands)) == {"operator", "agent", "dns", "mirror", "envoy", "gateway"}
+    assert configured(rendered) == {"operator", "agent", "dns", "keys", "mirror"}
+    assert configured(render(with_routes)) == {"operator", "agent", "dns", "keys", "mirror", "envoy"}
+    assert configured(render(with_islands)) == {"operator", "agent", "dns", "keys", "mirror", "envoy", "gateway"}
 
 
 def configured(rendered: list[dict[str, Any]]) -> set[str]:
@@ -178,6 +167,33 @@ def configured(rendered: list[dict[str, Any]]) -> set[str]:
             for wanted in (each for each in files if each.startswith("/")):
                 assert any(wanted.startswith(mount) for mount in mounts), f"{process}: {wanted} is not mounted"
     return ran
+
+
+def test_each_process_that_serves_its_health_is_probed_where_it_listens(with_islands: Path) -> None:
+    found = render(with_islands)
+    probed = set()
+    for name, pod in pods(found):
+        for container in pod["containers"]:
+            process, _, path, *settings = container.get("args") or [""] * 3
+            if process not in COMMANDS:
+                continue
+            file = DEPLOY / "config" / path.rpartition("/")[2]
+            listen = config.load(file, environment={}, flags=settings[1::2]).monitor.listen
+            ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
+            for kind in ("livenessProbe", "readinessProbe") if listen else ():
+                probe = container[kind]["httpGet"]
+                assert f"{probe.get('host', '')}:{ports[probe['port']]}" == listen
+                probed.add((name, container["name"]))
+    assert {("isthmus-agent", "agent"), ("isthmus-dns", "dns"), ("isthmus-dns", "dns-second")} < probed
+
+
+def test_no_process_of_a_node_is_replaced_with_the_other(rendered: list[dict[str, Any]]) -> None:
+    found = {name: pod for name, pod in pods(rendered) if name in {"isthmus-agent", "isthmus-dns"}}
+    processes = {name: [each["name"] for each in pod["containers"]] for name, pod in found.items()}
+    assert processes == {"isthmus-agent": ["agent"], "isthmus-dns": ["dns", "dns-second"]}
+    assert not found["isthmus-dns"]["automountServiceAccountToken"]
+    shared = [{each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each} for pod in found.values()]
+    assert "/run/isthmus" in shared[0] & shared[1], "by which names and addresses reach the name servers"
 
 
 def test_with_routes_all_processes_that_follow_them_share_a_folder(with_routes: Path) -> None:
@@ -268,6 +284,36 @@ def test_what_it_applies_is_what_the_server_then_has(clusters: tuple[Cluster, Cl
     assert clusters[0].kubectl("diff", "-k", str(DEPLOY)) == ""
 
 
+def test_three_etcds_are_taken_by_a_server_in_place_of_one_and_processes_write_to_each(
+    clusters: tuple[Cluster, Cluster], with_three_etcds: Path
+) -> None:
+    cluster, deletion = clusters[0], ("-n", SYSTEM, "delete", "statefulset", "isthmus-etcd")
+    cluster.kubectl(*deletion)
+    try:
+        cluster.kubectl("apply", "-k", str(with_three_etcds))
+        assert cluster.kubectl("diff", "-k", str(with_three_etcds)) == ""
+        etcd = cluster.get("-n", SYSTEM, "statefulset", "isthmus-etcd")["spec"]
+        assert (etcd["replicas"], etcd["podManagementPolicy"]) == (3, "Parallel")
+        found = [cluster.get("-n", SYSTEM, "service", f"isthmus-etcd-{number}") for number in range(3)]
+        labels = [each["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] for each in found]
+        assert labels == ["isthmus-etcd-0", "isthmus-etcd-1", "isthmus-etcd-2"]
+        urls = tuple(f"https://{name}.{SYSTEM}.svc:2379" for name in labels)
+        assert {urlsplit(each).hostname for each in urls} <= {
+            host for name in hosts.REPLICAS for host in hosts.names(name, SYSTEM)
+        }, "certificates are valid for them"
+        for process in ("operator", "keys", "mirror"):
+            pod = cluster.get("-n", SYSTEM, "deployment", f"isthmus-{process}")["spec"]["template"]["spec"]
+            [variable] = pod["containers"][0]["env"]
+            file = with_three_etcds / "config" / f"{process}.toml"
+            given = {**environment("c1", 1), variable["name"]: variable["value"]}
+            assert config.load(file, environment=given).etcd.replicas == urls
+    finally:
+        cluster.kubectl(*deletion)
+        for number in range(3):
+            cluster.kubectl("-n", SYSTEM, "delete", "service", f"isthmus-etcd-{number}")
+        cluster.kubectl("apply", "-k", str(DEPLOY))
+
+
 def leads(port: int) -> bool:
     return "isthmus_operator_leader 1.0" in body(port, "/metrics")
 
@@ -310,7 +356,7 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
 
     edited_while_nobody_leads(c2)
 
-    headless = {**SERVICE, "spec": {**SERVICE["spec"], "clusterIP": "None"}}  # type: ignore[dict-item]
+    headless = {**SERVICE, "spec": {**SERVICE["spec"], "clusterIP": "None"}}
     c1.kubectl("-n", "demo", "replace", "--force", "-f", "-", stdin=json.dumps(headless))
     until(lambda: c2.get("-n", "demo", "svcim", "echo").get("spec", {}).get("type") == "Headless", what="the flip")
 
@@ -375,11 +421,12 @@ def test_a_mirror_and_agents_behind_it_have_the_rights_they_need_in_the_own_etcd
     exported(c1)
     until(lambda: with_address(c2), what="the import in c2")
     mirror, agent = free_ports(2)
-    c2.run("mirror", f"monitor.listen=127.0.0.1:{mirror}")
+    c2.run("mirror", f"monitor.listen=127.0.0.1:{mirror}", account="isthmus-mirror")
     until(lambda: answers(mirror, "/livez"), what="a mirror that lives")
     until(lambda: "isthmus_mirror_leader 1.0" in body(mirror, "/metrics"), what="a mirror at work")
     until(lambda: answers(mirror, "/readyz"), what="a mirror that is ready")
-    behind = [f"clusterset.directory={c2.mirrored('c1')}", f"admin.socket={c2.folder / 'behind.sock'}"]
+    mirrored = [f"clusterset.directory={c2.mirrored('c1')}", "clusterset.secret="]
+    behind = [*mirrored, f"admin.socket={c2.folder / 'behind.sock'}"]
     settings = ["datapath.cgroup=", "node.name=n2", f"monitor.listen=127.0.0.1:{agent}", "clusterset.state="]
     c2.run("agent", *settings, *behind, account="isthmus-agent")
     until(lambda: answers(agent, "/readyz"), what="an agent that is ready")
@@ -391,6 +438,8 @@ def test_a_mirror_and_agents_behind_it_have_the_rights_they_need_in_the_own_etcd
     until(told, what="the endpoints of c1, behind the mirror")
     logs = [(c2.folder / f"{each}.log").read_text() for each in ("mirror", "agent")]
     assert not any("permission denied" in each for each in logs)
+    assert unused("isthmus-mirror", c2.audited("isthmus-mirror")) == set()
+    assert [each for each in c2.audited("isthmus-mirror") if each[3] == 403] == []
 
 
 def test_a_gateway_has_the_rights_it_uses_and_no_other(joined: tuple[Cluster, Cluster]) -> None:
@@ -411,24 +460,6 @@ def test_a_gateway_has_the_rights_it_uses_and_no_other(joined: tuple[Cluster, Cl
     until(lambda: unused("isthmus-gateway", c1.audited("isthmus-gateway")) == set(), what="every right used")
     assert [each for each in c1.audited("isthmus-gateway") if each[3] == 403] == []
     c1.kubectl("-n", "demo", "delete", "svcex,service,endpointslice", "--all")
-
-
-ROOMS = {"isthmus-operator": "operator", "isthmus-agent": "agent", "isthmus-gateway": "islands"}
-"""Folder of ``deploy/`` by ServiceAccount."""
-
-
-def unused(account: str, used: list[tuple[str, str, str, int]]) -> set[tuple[str, str, str]]:
-    """Rights of deploy/ that no request needed. Those to finalizers are asked for by admission, not by a request."""
-    given = {
-        (group, resource, verb)
-        for role in yaml.safe_load_all((DEPLOY / ROOMS[account] / "rbac.yaml").read_text())
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-        if not resource.endswith("/finalizers")
-    }
-    return given - {(group, resource, verb) for group, resource, verb, _ in used}
 
 
 def exported(cluster: Cluster) -> None:

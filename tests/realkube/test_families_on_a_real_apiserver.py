@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, lab_name, until
-from lab_traces import host_network, traces
+from labs.lab_running import Running, lab_name, until
+from labs.lab_traces import host_network, traces
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab

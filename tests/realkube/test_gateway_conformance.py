@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gateway_conformance as conformance
 import pytest
 import yaml
+from meshes import gateway_conformance as conformance
 
 pytestmark = [
     pytest.mark.kube,

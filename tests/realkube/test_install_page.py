@@ -13,13 +13,20 @@ import pytest
 import yaml
 
 from isthmus.cli import root
+from isthmus.clusterset.links import link_secrets
 from isthmus.config import Config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()
 JOINED = PAGE.replace("\\\n", " ")
 COMMANDS = sorted(
-    set(re.findall(r"(?:^ +|-- +|`)(isthmus (?:clusters|lab|operator|agent)[^`\n]*)", JOINED, re.MULTILINE))
+    set(
+        re.findall(
+            rf"(?:^ +|-- +|`)(isthmus (?:{'|'.join(root.list_commands(click.Context(root)))})\b[^`\n…]*)",
+            JOINED,
+            re.MULTILINE,
+        )
+    )
 )
 
 
@@ -40,9 +47,12 @@ def test_it_has_commands() -> None:
 
 
 def test_its_configuration_is_one() -> None:
-    [block] = re.findall(r"    # c1/operator.toml\n((?:(?:    .*)?\n)+)", PAGE)
-    config = msgspec.convert(tomllib.loads(re.sub("^    ", "", block, flags=re.MULTILINE)), Config)
-    assert (config.cluster.name, config.clusterset.directory) == ("c1", "c1/peers")
+    blocks = re.findall(r"    # c1/operator.toml\n((?:(?:    .*)?\n)+)", PAGE)
+    first, mirrored = (
+        msgspec.convert(tomllib.loads(re.sub("^    ", "", block, flags=re.MULTILINE)), Config) for block in blocks
+    )
+    assert (first.cluster.name, first.clusterset.directory) == ("c1", "c1/peers")
+    assert (mirrored.clusterset.directory, mirrored.clusterset.mirrored) == ("c1/peers", "c1/mirrored")
 
 
 def test_the_variables_it_explains_are_those_of_the_files() -> None:
@@ -53,13 +63,16 @@ def test_the_variables_it_explains_are_those_of_the_files() -> None:
     }
 
 
-def test_the_secrets_it_makes_are_those_that_are_mounted() -> None:
+def test_the_secrets_it_makes_are_those_that_are_mounted_or_followed() -> None:
     mounted = set()
     for file in (ROOT / "deploy").glob("*/*.yaml"):
         for each in yaml.safe_load_all(file.read_text()):
             pod = (each.get("spec") or {}).get("template", {}).get("spec", {})
             mounted |= {v["secret"]["secretName"] for v in pod.get("volumes", ()) if "secret" in v}
-    mounted |= set(re.findall(r'"secretName":"([\w-]+)"', PAGE))  # by the patch of those who want a mirror
+    for file in (ROOT / "deploy" / "config").glob("*.toml"):
+        mounted.add(tomllib.loads(file.read_text()).get("clusterset", {}).get("secret"))
+    mounted |= {link_secrets.MIRRORED}  # by those who want a mirror
+    mounted.discard(None)
     assert set(re.findall(r"secret generic (\S+)", PAGE)) == mounted
 
 

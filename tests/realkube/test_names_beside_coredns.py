@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import programs
 import pytest
-from lab_running import Running, lab_name, until
+from labs.lab_running import Running, lab_name, until
+from machine import programs
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -88,7 +88,7 @@ def compared(running: Running, directory: Path) -> list[tuple[str, str, Any, Any
         coredns = subprocess.Popen([*within, programs.path("coredns"), f"-conf={corefile}"], stdout=log, stderr=log)
     try:
         ours = cluster.schemes[0].node_local
-        command = [*within, sys.executable, str(SUPPORT / "dns_compare.py"), ours, "127.0.0.1:5300"]
+        command = [*within, sys.executable, str(SUPPORT / "answers" / "dns_compare.py"), ours, "127.0.0.1:5300"]
 
         def ask(questions: list[tuple[str, str]]) -> Any:
             done = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, check=False)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, lab_name, until
-from lab_traces import host_network, traces
+from labs.lab_running import Running, lab_name, until
+from labs.lab_traces import host_network, traces
 
 from isthmus_lab import removal
-from isthmus_lab.demo.stage import CALLER
 from isthmus_lab.layout import Lab
+from isthmus_lab.own_programs import IN_CONTAINER
 
 pytestmark = [
     pytest.mark.kube,
@@ -74,7 +75,7 @@ def resolved(lab: Running, name: str) -> set[str]:
 
 
 def calls(lab: Running, name: str, port: int, count: int) -> list[dict[str, Any]]:
-    script = f"python3 -I -S {CALLER} {name} {port} --count {count}"
+    script = shlex.join(IN_CONTAINER.command("caller.py", name, str(port), "--count", str(count)))
     return [json.loads(line) for line in lab.exec(CLIENT, script, cluster="c2", code=None).splitlines()]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+from isthmus.bounds import OutOfBounds
 from isthmus.kube.objects import core, discovery, mcs
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import (
@@ -144,14 +147,17 @@ def test_a_label_makes_a_derived_service_only_where_the_hash_agrees() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"clusterIPs": ["10.96.0.900"]}, "spec.clusterIPs: '10.96.0.900' is no IP address"),
-        ({"externalIPs": ["fe80::1%eth0x/64"]}, "spec.externalIPs: 'fe80::1%eth0x/64' is no IP address"),
-        ({"ports": [{"port": 70000}]}, "spec.ports: 70000 is no port"),
-        ({"ports": [{"port": 0}]}, "spec.ports: 0 is no port"),
+        ({"clusterIPs": ["10.96.0.900"]}, "spec.clusterIPs: '10.96.0.900' is not an IP address"),
+        (
+            {"externalIPs": ["fe80::1%eth0x/64"]},
+            "spec.externalIPs: 'fe80::1%eth0x/64' is not an IP address without a zone",
+        ),
+        ({"ports": [{"port": 70000}]}, "spec.ports: 70000 is not a port, 1 to 65535"),
+        ({"ports": [{"port": 0}]}, "spec.ports: 0 is not a port, 1 to 65535"),
     ],
 )
 def test_a_service_that_cannot_be_says_which_field(spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(OutOfBounds) as caught:
         service(spec=spec)
     assert str(caught.value) == message
 
@@ -219,10 +225,39 @@ def test_the_order_in_a_slice_does_not_matter() -> None:
     )
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_address_that_is_twice_in_a_slice_has_its_best_condition_in_either_order(order: int) -> None:
+    """kubernetes#135266: a pod that ended and its successor have one address for a while."""
+    gone = {"addresses": ["10.1.1.5"], "conditions": {"ready": False, "terminating": True}, "nodeName": "n1"}
+    ready = {"addresses": ["10.1.1.5"], "conditions": {"ready": True}, "nodeName": "n2"}
+    row = endpoint_set(endpoints=[gone, ready][::order])
+    assert row is not None
+    assert [(each.condition, each.node) for each in row.endpoints] == [(Condition.READY, "n2")]
+
+
 def test_ipv6_addresses_are_written_in_one_way() -> None:
     row = endpoint_set(addressType="IPv6", endpoints=[{"addresses": ["2001:DB8:0:0::1"]}])
     assert row is not None
     assert row.endpoints[0].address == "2001:db8::1"
+
+
+def test_ports_of_slices_that_are_gone_take_no_memory() -> None:
+    """A tenant may rewrite a slice as often as it likes, each time with other ports."""
+
+    def take(number: int) -> None:
+        endpoint_set(ports=[{"name": f"p{n}", "port": 1 + n} for n in range(401) if n != number])
+
+    take(400)  # the cache of single ports has all of them now
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            take(number)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 400_000  # 3 KB a tuple
 
 
 def test_slices_of_names_or_of_no_service_are_no_rows() -> None:
@@ -242,7 +277,7 @@ def test_slices_of_another_cluster_are_rows_only_where_wanted() -> None:
 
 
 def test_a_slice_that_cannot_be_says_where() -> None:
-    with pytest.raises(Malformed, match=r"endpoints\[1\].addresses: 'nowhere' is no IP address"):
+    with pytest.raises(OutOfBounds, match=r"endpoints\[1\].addresses: 'nowhere' is not an IP address"):
         endpoint_set(endpoints=[{"addresses": ["10.1.1.5"]}, {"addresses": ["nowhere"]}])
     with pytest.raises(Malformed, match=r"endpoints\[0\].addresses: empty"):
         endpoint_set(endpoints=[{"addresses": []}])
@@ -341,6 +376,34 @@ def test_a_pod_is_ready_when_its_condition_says_so() -> None:
         ports=(Port("http", 8080),),
         phase="Running",
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "mesh"),
+    [
+        ({"spec": {"containers": [{"name": "app"}, {"name": "istio-proxy"}]}}, "container istio-proxy"),
+        (
+            {"spec": {"initContainers": [{"name": "linkerd-proxy"}]}},
+            "container linkerd-proxy",
+        ),
+        ({"spec": {"containers": [{"name": "kuma-sidecar"}]}}, "container kuma-sidecar"),
+        (
+            {"metadata": {"annotations": {"ambient.istio.io/redirection": "enabled"}}},
+            "annotation ambient.istio.io/redirection",
+        ),
+        ({"spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "istio-init"}]}}, ""),
+    ],
+)
+def test_a_pod_shows_the_mesh_that_redirects_its_calls(fields: dict[str, Any], mesh: str) -> None:
+    assert machines.pod(wire(core.Pod, **fields)).mesh == mesh
+
+
+@pytest.mark.parametrize("place", ["annotations", "labels"])
+def test_pods_and_namespaces_choose_by_annotation_or_label(place: str) -> None:
+    for choice, expected in (("ignore", "ignore"), ("translate", "translate"), ("Ignore!", "")):
+        meta = {place: {"isthmus.io/datapath": choice}}
+        assert machines.pod(wire(core.Pod, metadata=meta)).datapath == expected
+        assert machines.namespace(wire(core.Namespace, "demo", metadata=meta)).datapath == expected
 
 
 def test_a_pod_without_address_has_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,26 @@ def row(kind: str = "Cluster", name: str = "c2", *, namespace: str = OURS, **spe
     }
     body = {"metadata": meta, "spec": {"targetRef": {"kind": kind, "name": name}, **spec}}
     return drains.request(OURS)(msgspec.convert(body, wire.Drain))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ends"),
+    [
+        ({}, "2026-11-22T08:10:00Z"),
+        ({"endTime": "2026-11-22T09:00:00Z"}, "2026-11-22T08:10:00Z"),
+        ({"endTime": "2026-11-22T08:05:00Z", "endRampSeconds": 240}, "2026-11-22T08:10:00Z"),
+        ({"endTime": "2026-11-22T08:05:00Z", "endRampSeconds": 600}, None),
+        ({"endTime": "2026-11-22T08:00:00Z"}, None),
+        ({"endTime": "soon"}, "2026-11-22T08:10:00Z"),
+    ],
+)
+def test_a_drain_that_has_ended_or_gives_calls_back_already_is_not_begun_anew_by_an_end(
+    spec: dict[str, Any], ends: str | None
+) -> None:
+    """The share would fall again if the command that ends it were repeated."""
+    body = {"metadata": {"name": "d", "namespace": OURS}, "spec": {"targetRef": {"kind": "Node", "name": "n"}, **spec}}
+    found = drains.ending(msgspec.convert(body, wire.Drain), datetime(2026, 11, 22, 8, tzinfo=UTC), 600)
+    assert (found and found["endTime"]) == ends
 
 
 def test_a_drain_begins_when_its_object_is_made_and_leaves_connections_alone() -> None:
@@ -66,6 +87,7 @@ def test_a_service_is_drained_from_its_own_namespace_and_clusters_and_nodes_from
         ({"existing": "Close", "deadlineSeconds": 5}, "spec.deadlineSeconds"),
         ({"rampSeconds": 60, "deadlineSeconds": 5}, "spec.deadlineSeconds"),
         ({"endTime": "tomorrow"}, "spec.endTime"),
+        ({"endRampSeconds": 60}, "spec.endRampSeconds"),
     ],
 )
 def test_what_is_wrong_is_named_and_drains_nothing(fields: dict[str, Any], names: str) -> None:

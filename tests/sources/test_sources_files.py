@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.model.services import Endpoint, Port
-from isthmus.model.tables import ENDPOINT_SETS, SERVICES
+from isthmus.model.tables import ENDPOINT_SETS, FAULTS, SERVICES
 from isthmus.sources.files import Files
 from isthmus.statedb import Database
 
@@ -41,7 +41,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.db = Database(SERVICES, ENDPOINT_SETS)
+        self.db = Database(SERVICES, ENDPOINT_SETS, FAULTS)
         self.source = Files(self.db, folder)
 
     def write(self, name: str, text: str) -> None:
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_yaml_keeps_what_it_last_said(world: World, capsys: py
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (SERVICE.format(name="bad", ip="10.96.0.999"), "spec.clusterIPs: '10.96.0.999' is no IP address"),
+        (SERVICE.format(name="bad", ip="10.96.0.999"), "spec.clusterIPs: '10.96.0.999' is not an IP address"),
         (SERVICE.format(name="bad", ip="[]"), "$.spec.clusterIP"),
         ("kind: Deployment\nmetadata: {name: bad}", "kind: 'Deployment' is none of Service, EndpointSlice"),
         ("kind: EndpointSlice\nmetadata: {name: bad}", "metadata.labels: it belongs to no service"),
@@ -136,6 +136,27 @@ def test_an_object_that_cannot_be_read_costs_itself(
     [line] = [line for line in capsys.readouterr().err.splitlines() if "object ignored" in line]
     assert "a.yaml" in line
     assert said.removeprefix("$` - at") in line
+
+
+def test_an_object_and_a_file_that_turn_bad_keep_their_last_rows_and_are_faults(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    good = SERVICE.format(name="good", ip="10.96.0.1")
+    world.write("a.yaml", good + "---" + SERVICE.format(name="bad", ip="10.96.0.2"))
+    world.source.step()
+    world.write("a.yaml", good + "---" + SERVICE.format(name="bad", ip="10.96.0.999"))
+    world.settle()
+    assert world.services() == {"default/good": ("10.96.0.1",), "default/bad": ("10.96.0.2",)}
+    [fault] = world.db.snapshot().all(FAULTS)
+    assert (fault.kind, fault.name, fault.cause) == ("files", "a.yaml: Service default/bad", "malformed")
+    world.write("a.yaml", "a: [")
+    world.settle()
+    assert len(world.services()) == 2
+    [fault] = world.db.snapshot().all(FAULTS)
+    assert fault.name == "a.yaml"
+    (tmp_path / "a.yaml").unlink()
+    world.source.step()
+    assert world.services() == {}
+    assert [*world.db.snapshot().all(FAULTS)] == []
 
 
 def test_the_first_file_by_name_wins_and_the_other_surfaces_when_it_goes(world: World) -> None:

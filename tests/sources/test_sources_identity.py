@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_apiserver import FakeApiServer, running, status
+from clusters.fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.config import ConfigError

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_apiserver import FakeApiServer, running
+from clusters.fake_apiserver import FakeApiServer, Reply, running
 
 from isthmus import kube
 from isthmus.kube.access import Access
@@ -52,6 +52,10 @@ async def names(db: Database, *wanted: str) -> Snapshot:
     """Wait until the services are these."""
     async with asyncio.timeout(60):
         return await db.until(lambda now: {row.name for row in now.all(model.SERVICES)} == set(wanted))
+
+
+def faults(db: Database) -> set[tuple[str, str]]:
+    return {(row.part, row.name) for row in db.snapshot().all(model.FAULTS)}
 
 
 async def whole(db: Database, *tables: Table[Any, Any]) -> Snapshot:
@@ -123,12 +127,12 @@ async def test_a_slice_that_changes_its_service_leaves_nothing_behind(server: Fa
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"clusterIP": "10.96.0.999"}, "spec.clusterIPs: '10.96.0.999' is no IP address"),
+        ({"clusterIP": "10.96.0.999"}, "spec.clusterIPs: '10.96.0.999' is not an IP address"),
         ({"clusterIP": 7}, "$.spec.clusterIP"),
     ],
     ids=["a value that cannot be", "a type that cannot be"],
 )
-async def test_a_bad_object_costs_itself_only(
+async def test_a_bad_object_keeps_its_last_row_and_costs_itself_only(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], said: str
 ) -> None:
     server.put(f"{SERVICES}/a")
@@ -140,12 +144,32 @@ async def test_a_bad_object_costs_itself_only(
         await server.watcher()
         server.put(f"{SERVICES}/a", spec=spec)
         server.put(f"{SERVICES}/c")
-        await names(db, "demo/b", "demo/c")
+        await names(db, "demo/a", "demo/b", "demo/c")
+        assert faults(db) == {("services", "demo/a"), ("services", "demo/bad")}
         server.put(f"{SERVICES}/a", spec={})
         server.put(f"{SERVICES}/bad", spec={})
         await names(db, "demo/a", "demo/b", "demo/bad", "demo/c")
+        assert faults(db) == set()
     lines = [line for line in capsys.readouterr().err.splitlines() if said in line]
     assert [("demo/bad" in line, "demo/a" in line) for line in lines] == [(True, False), (False, True)]
+
+
+async def test_an_object_that_is_nested_deeper_than_any_decoder_goes_costs_no_other(server: FakeApiServer) -> None:
+    deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
+
+    def nested(name: str) -> bytes:
+        return b'{"metadata": {"namespace": "demo", "name": "%s"}, "x": %s}' % (name.encode(), deep)
+
+    items = nested("a") + b', {"metadata": {"namespace": "demo", "name": "b"}}'
+    listing = Reply(200, b'{"metadata": {"resourceVersion": "100"}, "items": [' + items + b"]}")
+    server.fail(listing, on=lambda request: request.path.endswith("/services"))
+    async with following(server, ["services"]) as (db, _):
+        await whole(db, model.SERVICES)
+        await names(db, "demo/a", "demo/b")
+        stream = await server.watcher()
+        stream.send(b'{"type": "ADDED", "object": ' + nested("c") + b"}\n")
+        server.put(f"{SERVICES}/d")
+        await names(db, "demo/a", "demo/b", "demo/c", "demo/d")
 
 
 async def test_what_is_wrong_with_an_object_is_said_once(
@@ -164,7 +188,7 @@ async def test_what_is_wrong_with_an_object_is_said_once(
         server.put(f"{SERVICES}/bad", spec={})
         server.put(f"{SERVICES}/bad", spec=bad)
         server.put(f"{SERVICES}/mark2")
-        await names(db, "demo/mark", "demo/mark2")
+        await names(db, "demo/bad", "demo/mark", "demo/mark2")
         assert capsys.readouterr().err.count("object ignored") == 1
 
 
@@ -196,3 +220,22 @@ async def test_an_equal_list_changes_nothing(server: FakeApiServer) -> None:
             while reflector.state.lists < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert db.snapshot().revision(model.SERVICES) == revision
+
+
+async def test_a_traffic_policy_that_cannot_be_decoded_is_a_fault_of_its_name_and_field(server: FakeApiServer) -> None:
+    server.served["/apis/isthmus.io/v1alpha1"] = ["trafficpolicies"]
+    path = "/apis/isthmus.io/v1alpha1/namespaces/demo/trafficpolicies"
+    target = {"kind": "Service", "name": "echo"}
+    server.put(f"{path}/good", spec={"targetRef": target})
+    server.put(f"{path}/bad", spec={"targetRef": target, "tiers": "nonsense"}, metadata={"uid": "u7"})
+    async with following(server, ["policies", "observed"]) as (db, _):
+        async with asyncio.timeout(60):
+            await db.until(lambda now: now.count(model.POLICIES) == 1 and now.count(model.FAULTS) == 2)
+        found = {(row.part, row.kind, row.name, row.cause, row.uid) for row in db.snapshot().all(model.FAULTS)}
+        kind = "trafficpolicies.isthmus.io"
+        assert found == {(part, kind, "demo/bad", "unreadable", "u7") for part in ("policies", "observed")}
+        assert all("$.spec.tiers" in row.error for row in db.snapshot().all(model.FAULTS))
+        await server.watcher()
+        server.put(f"{path}/bad", spec={"targetRef": target})
+        async with asyncio.timeout(60):
+            await db.until(lambda now: now.count(model.POLICIES) == 2 and now.count(model.FAULTS) == 0)

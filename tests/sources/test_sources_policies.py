@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from refused_policies import REFUSED, clusters
+from clusters.refused_policies import REFUSED, clusters
 
 from isthmus.kube.objects import policies as wire
 from isthmus.model.balancing import Ejection

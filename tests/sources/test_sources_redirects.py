@@ -9,17 +9,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_apiserver import FakeApiServer, running, status
+from clusters.fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
+from isthmus.bounds import OutOfBounds
 from isthmus.kube.access import Access
 from isthmus.kube.objects import cilium, core
 from isthmus.kube.transport import Transport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Endpoint, Port
-from isthmus.model.tables import ENDPOINT_SETS, LOCAL_REDIRECTS, NODES, PODS, SERVICES
-from isthmus.reflector import Event, Reflector
+from isthmus.model.tables import ENDPOINT_SETS, FAULTS, LOCAL_REDIRECTS, NODES, PODS, SERVICES
+from isthmus.reflector import Event, Reflector, Unreadable
+from isthmus.sources import host_ports as host_ports_module
 from isthmus.sources import kubernetes
 from isthmus.sources.host_ports import PodSink, host_ports
 from isthmus.sources.local_redirects import local_redirect
@@ -81,22 +83,22 @@ def test_labels_may_say_where_they_come_from() -> None:
         ({"serviceMatcher": {"namespace": "demo"}}, NEAR, "serviceName: empty"),
         ({"serviceMatcher": {"serviceName": "echo", "namespace": "x"}}, NEAR, "'x' is not the policy's own, 'demo'"),
         (address(), NEAR, "addressMatcher.toPorts: want at least one port"),
-        (address(HTTP, ip="nowhere"), NEAR, "addressMatcher.ip: 'nowhere' is no IP address"),
-        (address({"port": "web"}), NEAR, r"toPorts\[0\].port: 'web' is no port"),
-        (address({"port": "70000"}), NEAR, "70000 is no port"),
-        (address({**HTTP, "protocol": "ICMP"}), NEAR, "protocol: 'ICMP' is none of SCTP, TCP, UDP"),
+        (address(HTTP, ip="nowhere"), NEAR, "addressMatcher.ip: 'nowhere' is not an IP address"),
+        (address({"port": "web"}), NEAR, r"toPorts\[0\].port: 'web' is not a port"),
+        (address({"port": "70000"}), NEAR, "'70000' is not a port"),
+        (address({**HTTP, "protocol": "ICMP"}), NEAR, "protocol: 'ICMP' is not one of SCTP, TCP, UDP"),
         (address(HTTP, {"port": "81"}), NEAR, "several ports, so each wants a name"),
         (SERVICE, {**NEAR, "toPorts": []}, "redirectBackend.toPorts: want at least one port"),
         (address(DNS), NEAR, r"redirectBackend.toPorts\[0\].protocol: the port that is called has UDP"),
         (
             SERVICE,
             {**NEAR, "localEndpointSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}},
-            "operator 'Like' is none of DoesNotExist, Exists, In, NotIn",
+            "operator: 'Like' is not one of In, NotIn, Exists, DoesNotExist",
         ),
     ],
 )
 def test_what_is_wrong_with_a_policy_is_said_by_field(frontend: Any, backend: Any, why: str) -> None:
-    with pytest.raises(Malformed, match=why):
+    with pytest.raises((Malformed, OutOfBounds), match=why):
         policy(frontend, backend)
 
 
@@ -166,6 +168,38 @@ async def test_host_ports_come_and_go_with_their_pods_whatever_uid_they_have() -
     assert len(seen()) == 2
     await sink.replace({}, partial=False)
     assert seen() == []
+
+
+async def test_a_pod_that_cannot_be_read_keeps_its_host_ports_and_is_a_fault_until_it_can_or_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db = Database(PODS, SERVICES, ENDPOINT_SETS, FAULTS)
+    sink = PodSink(db, TableSink(db, PODS, "kubernetes", pod, kind="pods"))
+    await sink.replace({"demo/web": wire(), "demo/other": wire("other")}, partial=False)
+
+    def seen() -> tuple[list[str], set[tuple[str, ...]]]:
+        faults: set[tuple[str, ...]] = {(row.part, row.kind, row.name, row.cause) for row in db.snapshot().all(FAULTS)}
+        return sorted(row.name for row in db.snapshot().all(SERVICES)), faults
+
+    both = ["demo/other:host-port:8080", "demo/web:host-port:8080"]
+    unreadable: Any = Unreadable("at `$.spec`")
+    sink.apply([Event("demo/web", unreadable)])
+    assert seen() == (both, {("pods", "pods", "demo/web", "unreadable")})
+    sink.apply([Event("demo/web", wire("web", {"containerPort": 80, "hostPort": 99_999}))])
+    assert seen() == (both, {("services", "host ports of pods", "demo/web", "malformed")})
+    grouped = host_ports_module._grouped
+    monkeypatch.setattr(host_ports_module, "_grouped", lambda spec: 1 // 0)
+    sink.apply([Event("demo/web", wire()), Event("demo/other", wire("other"))])
+    assert seen() == (
+        both,
+        {
+            ("services", "host ports of pods", "demo/web", "bug"),
+            ("services", "host ports of pods", "demo/other", "bug"),
+        },
+    )
+    monkeypatch.setattr(host_ports_module, "_grouped", grouped)
+    sink.apply([Event("demo/web", wire()), Event("demo/other", None)])
+    assert seen() == (both[1:], set())
 
 
 # a kind that may be missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from isthmus import reflector
-from isthmus.reflector import LIST_BATCH, Event
+from isthmus.model.tables import FAULTS
+from isthmus.reflector import LIST_BATCH, Event, Unreadable
 from isthmus.sources.sink import Malformed, TableSink
 from isthmus.statedb import Database, Table
 
@@ -38,6 +40,11 @@ def rows_of(objects: Mapping[str, Wire]) -> dict[str, Row]:
     return {wire[0]: Row(*wire) for wire in objects.values() if wire[1] > 1}
 
 
+def last_good(before: Wire | None, now: Wire) -> Wire:
+    """What counts of an object: a malformed version changes nothing, and one that never was another is no row."""
+    return now if now[1] != 0 else before or now
+
+
 KEYS = st.sampled_from("abcd")
 # A row's name belongs to one object, as everywhere in Kubernetes; only its first letter is the object's own.
 OBJECTS = st.dictionaries(KEYS, st.tuples(st.sampled_from("xy"), st.integers(0, 4)))
@@ -50,7 +57,7 @@ def named(key: str, wire: Wire) -> Wire:
 
 
 @given(STEPS)
-def test_rows_are_those_of_the_objects_there_are(steps: list[tuple[str, object]]) -> None:
+def test_rows_are_those_of_the_last_good_versions_of_the_objects_there_are(steps: list[tuple[str, object]]) -> None:
     db = Database(ROWS)
     sink: TableSink[Wire, Row] = TableSink(db, ROWS, "test", convert)
     objects: dict[str, Wire] = {}
@@ -59,6 +66,7 @@ def test_rows_are_those_of_the_objects_there_are(steps: list[tuple[str, object]]
         if isinstance(what, dict):
             found = {key: named(key, wire) for key, wire in what.items()}
             asyncio.run(sink.replace(found, partial=step == "partial"))
+            found = {key: last_good(objects.get(key), wire) for key, wire in found.items()}
             objects = {**objects, **found} if step == "partial" else found
             whole = whole or step == "whole"
         elif isinstance(what, list):
@@ -68,7 +76,7 @@ def test_rows_are_those_of_the_objects_there_are(steps: list[tuple[str, object]]
                 if item is None:
                     objects.pop(key, None)
                 else:
-                    objects[key] = item
+                    objects[key] = last_good(objects.get(key), item)
         snapshot = db.snapshot()
         assert {row.name: row for row in snapshot.all(ROWS)} == rows_of(objects)
         assert snapshot.initialized(ROWS) == whole
@@ -144,3 +152,84 @@ async def test_other_tasks_run_while_a_long_list_is_taken_in_and_nothing_is_remo
     assert [*dict.fromkeys(seen)][:3] == ([1, LIST_BATCH + 1, 2 * LIST_BATCH + 1] if usable else [1, 0])
     assert {row.name for row in db.snapshot().all(ROWS)} == (long.keys() if usable else set())
     assert db.snapshot().initialized(ROWS)
+
+
+class Bug(Exception):  # noqa: N818
+    """What a conversion raises that is made to."""
+
+
+Step = tuple[str, dict[str, Wire | Unreadable | None]]
+VERSIONS = st.tuples(st.just("x"), st.integers(-1, 4)) | st.just(Unreadable("it is no object", uid="u"))
+FAILING_STEPS = st.lists(
+    st.tuples(st.sampled_from(["whole", "partial", "events"]), st.dictionaries(KEYS, VERSIONS | st.none(), max_size=4))
+)
+
+
+@given(FAILING_STEPS)
+def test_whatever_conversions_raise_all_other_objects_are_rows_and_the_faults_name_exactly_the_failing_ones(
+    steps: list[Step],
+) -> None:
+    def raising(wire: Wire) -> Row | None:
+        if wire[1] == -1:
+            raise Bug(wire[0])
+        return convert(wire)
+
+    db = Database(ROWS, FAULTS)
+    sink: TableSink[Any, Row] = TableSink(db, ROWS, "test", raising, kind="things")
+    rows: dict[str, Row | None] = {}
+    causes: dict[str, str] = {}
+    for step, changes in steps:
+        found = {
+            key: wire if wire is None or isinstance(wire, Unreadable) else named(key, wire)
+            for key, wire in changes.items()
+        }
+        if step == "events":
+            sink.apply([Event(key, wire) for key, wire in found.items()])
+        else:
+            found = {key: wire for key, wire in found.items() if wire is not None}
+            asyncio.run(sink.replace(found, partial=step == "partial"))
+            if step == "whole":
+                rows = {key: row for key, row in rows.items() if key in found}
+                causes = {key: cause for key, cause in causes.items() if key in found}
+        for key, wire in found.items():
+            cause = cause_of(wire)
+            causes.pop(key, None)
+            if cause:
+                causes[key] = cause
+                rows.setdefault(key, None)
+            else:
+                rows[key] = convert(wire) if wire is not None and not isinstance(wire, Unreadable) else None
+        snapshot = db.snapshot()
+        assert {*snapshot.all(ROWS)} == {row for row in rows.values() if row is not None}
+        assert {(row.part, row.kind, row.name): row.cause for row in snapshot.all(FAULTS)} == {
+            ("rows", "things", key): cause for key, cause in causes.items()
+        }
+
+
+def cause_of(wire: Wire | Unreadable | None) -> str:
+    """Why an object cannot be a row; empty: it can, or is none."""
+    if wire is None:
+        return ""
+    return "unreadable" if isinstance(wire, Unreadable) else {-1: "bug", 0: "malformed"}.get(wire[1], "")
+
+
+def test_a_conversion_that_raises_has_its_place_in_the_fault_and_a_tenants_error_only_its_sentence() -> None:
+    def raising(wire: Wire) -> Row | None:
+        if wire[1] == 1:
+            raise KeyError("ports")
+        return convert(wire)
+
+    db = Database(ROWS, FAULTS)
+    sink: TableSink[Any, Row] = TableSink(db, ROWS, "test", raising, kind="things")
+    sink.apply([Event("a", ("ax", 1)), Event("b", ("bx", 0)), Event("c", Unreadable("at `$.spec`", uid="u7"))])
+    bug, malformed, unreadable = sorted(db.snapshot().all(FAULTS), key=lambda row: row.name)
+    assert bug.error == "KeyError: 'ports'"
+    assert bug.where.startswith("sources/test_sources_sink.py:")
+    assert (malformed.error, malformed.where) == ("value: 0 cannot be", "")
+    assert (unreadable.error, unreadable.uid) == ("at `$.spec`", "u7")
+
+
+def test_without_a_table_of_faults_a_bug_is_raised() -> None:
+    sink: TableSink[Any, Row] = TableSink(Database(ROWS), ROWS, "test", lambda wire: Row(*wire[2]))
+    with pytest.raises(IndexError):
+        sink.apply([Event("a", ("ax", 1))])

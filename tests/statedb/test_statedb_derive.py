@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -145,6 +146,49 @@ def test_after_any_interleaving_derived_rows_are_those_of_computing_anew(steps: 
     assert contents(db) == anew(db)
 
 
+class Failing:
+    """Computes a unit, or raises: the n-th computation from now on."""
+
+    def __init__(self, compute: Callable[[Reader, str], Iterator[Any]]) -> None:
+        self._compute = compute
+        self.after: int | None = None
+
+    def __call__(self, reader: Reader, unit: str) -> list[Any]:
+        if self.after is not None:
+            self.after -= 1
+            if self.after < 0:
+                raise ZeroDivisionError("a bug")
+        return list(self._compute(reader, unit))
+
+
+@given(
+    steps=st.lists(st.lists(WRITE, max_size=6) | st.integers(0, 5), max_size=20), limit=st.sampled_from([1, 2, 1000])
+)
+@settings(max_examples=300, deadline=None)
+def test_after_passes_that_raised_derived_rows_are_those_of_computing_anew(steps: list[Any], limit: int) -> None:
+    db, failing = database(), [Failing(backends), Failing(frontends)]
+    of_pods = Derived(BACKENDS, compute=failing[0], reads={PODS: services_of})
+    of_both = Derived(
+        FRONTENDS, compute=failing[1], reads={SERVICES: addresses_of, BACKENDS: address_of}, unit="address"
+    )
+    derivations = Derivations(db, of_both, of_pods, units_per_pass=limit)
+    for step in steps:
+        if isinstance(step, int):
+            failing[step % 2].after = step // 2
+            with suppress(ZeroDivisionError):
+                derivations.step()
+            failing[step % 2].after = None
+            continue
+        with db.write() as txn:
+            for write in step:
+                if isinstance(write, tuple):
+                    txn.delete(*write)
+                else:
+                    txn.put(SERVICES if isinstance(write, Service) else PODS, write)
+    settle(derivations)
+    assert contents(db) == anew(db)
+
+
 def test_what_depends_on_what_is_seen_whole_or_not_at_all() -> None:
     db = database()
     derivations = Derivations(db, OF_BOTH, OF_PODS)
@@ -178,6 +222,26 @@ def test_a_pass_takes_a_bounded_number_of_units_of_each_table() -> None:
     assert (db.snapshot().count(BACKENDS), db.snapshot().count(FRONTENDS)) == (3, 3)
     settle(derivations)
     assert contents(db) == anew(db)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 10))
+def test_of_units_that_count_for_more_a_pass_takes_fewer_and_one_at_least(costs: list[int], limit: int) -> None:
+    db = database()
+    taken: list[list[int]] = [[]]
+
+    def compute(reader: Reader, service: str) -> Iterator[Backends]:
+        taken[-1].append(int(service))
+        return backends(reader, service)
+
+    costly = Derived(
+        BACKENDS, compute=compute, reads={PODS: services_of}, cost=lambda reader, service: costs[int(service)]
+    )
+    derivations = Derivations(db, costly, units_per_pass=limit)
+    put(db, *(Pod(f"p{n}", str(n)) for n in range(len(costs))))
+    while derivations.step():
+        taken.append([])
+    assert [each for units in taken for each in units] == list(range(len(costs)))
+    assert all(sum(costs[each] for each in units) <= limit or len(units) == 1 for units in taken)
 
 
 def test_under_a_steady_stream_of_changes_of_one_unit_the_others_have_their_turn() -> None:

@@ -15,7 +15,7 @@ BLOCKS = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTAL
 def test_the_tutorial_prints_what_it_says() -> None:
     namespace: dict[str, Any] = {}
     blocks = BLOCKS.findall(PAGE.read_text())
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for code, expected in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import Struct
 
-from isthmus.statedb import Attribute, Changes, Database, Reader, Snapshot, Table
+from isthmus.statedb import Attribute, Changes, Database, Reader, Snapshot, Table, WriteTxn
 
 KEYS = st.sampled_from("abcdef")
 COLOURS = st.lists(st.sampled_from(["red", "green", "blue"]), max_size=3)
@@ -20,14 +20,26 @@ class Row(Struct, frozen=True):
     colours: tuple[str, ...]
 
 
+class Indigestible(Exception):  # noqa: N818
+    """What the function of an index raises."""
+
+
+def digested(row: Row) -> tuple[str, ...]:
+    if "brown" in row.colours:
+        raise Indigestible
+    return row.colours
+
+
 TABLES = [
-    Table[str, Row]("left", Row, key=lambda row: row.name, indexes={"colour": lambda row: row.colours}),
+    Table[str, Row](
+        "left", Row, key=lambda row: row.name, indexes={"colour": lambda row: row.colours, "digested": digested}
+    ),
     Table[str, Row]("right", Row, key=lambda row: row.name, indexes={"colour": lambda row: set(row.colours)}),
     Table[str, Row](
         "clustered",
         Row,
         key=lambda row: row.name,
-        indexes={"colour": lambda row: row.colours, "half": lambda row: (row.name < "d",)},
+        indexes={"colour": lambda row: row.colours, "half": lambda row: (row.name < "d",), "digested": digested},
         clustered=("half", lambda name: name < "d"),
     ),
     Table[str, Row](
@@ -39,6 +51,10 @@ TABLES = [
     ),
 ]
 WRITE = st.tuples(st.sampled_from(TABLES), KEYS, st.none() | COLOURS)
+MANY_PUT = st.tuples(st.sampled_from(TABLES), st.lists(KEYS, min_size=4, max_size=6), COLOURS)
+"""Of one table: rows of some names, all of the same colours, to put together."""
+BLOCK = st.tuples(st.lists(WRITE | MANY_PUT, max_size=6), st.booleans(), st.sampled_from([None, None, *TABLES[::2]]))
+"""Of a savepoint: what is written, whether it raises then, and a table that is given rows whose index raises."""
 MANY = st.tuples(
     st.sampled_from(TABLES),
     st.lists(st.tuples(KEYS, COLOURS), max_size=6) | st.lists(KEYS, max_size=6),
@@ -58,6 +74,8 @@ def assert_same(reader: Reader, model: Model) -> None:
         for colour in ("red", "green", "blue"):
             found = sorted(row.name for row in reader.by(table, "colour", colour))
             assert found == sorted(name for name, row in rows.items() if colour in row.colours)
+            if "digested" in table.indexes:
+                assert {row.name for row in reader.by(table, "digested", colour)} == {*found}
         if "half" in table.indexes:
             assert {row.name for row in reader.by(table, "half", True)} == {name for name in rows if name < "d"}
 
@@ -145,6 +163,51 @@ class Tables(RuleBasedStateMachine):
         except InterruptedError:
             return
         self.model, self.revisions = model, revisions
+
+    @rule(parts=st.lists(BLOCK, max_size=4), many=st.sampled_from(["c", "ac", "abcdef"]))
+    def transaction_with_savepoints(self, parts: list[Any], many: str) -> None:
+        """What a block wrote before it raised is taken back alone, in the middle of a write, too."""
+        held: list[tuple[Snapshot, Model]] = []
+        with self.db.write() as txn:
+            model, revisions = copy(self.model), dict(self.revisions)
+            for writes, raises, indigestible in parts:
+                inner, numbers = copy(model), dict(revisions)
+                try:
+                    with txn.savepoint(TABLES):
+                        for write in writes:
+                            self.write_in_block(txn, write, inner, numbers)
+                        if indigestible is not None:
+                            txn.put_all(indigestible, [Row(name, ("red", "brown")[name > "b" :]) for name in many])
+                        if raises:
+                            interrupt()
+                except (InterruptedError, Indigestible):
+                    inner, numbers = model, revisions
+                model, revisions = inner, numbers
+                assert_same(txn, model)
+                held.append((self.db.snapshot(), copy(self.model)))
+                assert_same(*held[-1])
+        for snapshot, before in held:
+            assert_same(snapshot, before)
+        self.model, self.revisions = model, revisions
+
+    def write_in_block(self, txn: WriteTxn, write: Any, model: Model, revisions: dict[str, int]) -> None:
+        table, name, colours = write
+        rows = model[table.name]
+        if isinstance(name, list):
+            put = [Row(each, tuple(colours)) for each in name]
+            for row in put:
+                revisions[table.name] += rows.pop(row.name, None) != row
+                rows[row.name] = row
+            txn.put_all(table, put)
+            return
+        before = rows.pop(name, None)
+        if colours is None:
+            txn.delete(table, name)
+            revisions[table.name] += before is not None
+        else:
+            rows[name] = Row(name, tuple(colours))
+            txn.put(table, rows[name])
+            revisions[table.name] += before != rows[name]
 
     @rule(target=snapshots)
     def take(self) -> tuple[Snapshot, Model]:

@@ -48,6 +48,7 @@ commits = st.lists(st.lists(st.tuples(st.booleans(), change), max_size=8), max_s
 
 @sizes
 @given(commits=commits, start=st.sampled_from(WORDS), index=st.sampled_from(["word", "pair"]), early=st.booleans())
+@pytest.mark.slow
 def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
     size: int, commits: list[list[tuple[bool, Row]]], start: str, index: str, early: bool
 ) -> None:
@@ -88,6 +89,7 @@ def values(rows: Iterator[Row], index: str, start: Any) -> list[Any]:
 
 @sizes
 @given(commits=commits)
+@pytest.mark.slow
 def test_chunks_are_sorted_never_empty_and_not_too_long(size: int, commits: list[list[tuple[bool, Row]]]) -> None:
     chunks: ordered.Chunks = ()
     have: set[int] = set()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.looptime
 
 Row = tuple[str, int]
 WANTED = Table[str, Row]("wanted", tuple, key=lambda row: row[0])
-STATUS = Table[str, Status]("wanted_status", Status, key=lambda row: row.key)
+STATUS = Table[str, Status[str]]("wanted_status", Status[str], key=lambda row: row.key)
 
 
 class Target:
@@ -29,6 +29,8 @@ class Target:
     def __init__(self, **held: int) -> None:
         self.held = dict(held)
         self.broken: set[str] = set()
+        self.raising: set[str] = set()
+        """Keys with which an operation raises, half done."""
         self.seconds = 0.0
         self.calls: list[tuple[float, str, tuple[str, ...]]] = []
         self.deleted: list[Row] = []
@@ -43,6 +45,8 @@ class Target:
         wanted = {name for name, _ in rows}
         gone = [name for name in self.held if name not in wanted]
         self._called("prune", gone)
+        if "prune" in self.raising:
+            raise KeyError("prune")
         if "prune" in self.broken:
             raise NotPruned("it is broken")
         for name in gone:
@@ -54,6 +58,8 @@ class Target:
         if self.seconds:
             await asyncio.sleep(self.seconds)
         for name, number in rows:
+            if name in self.raising:
+                raise KeyError(name)
             if name in self.broken:
                 continue
             if what == "update":
@@ -102,6 +108,55 @@ async def running(reconciler: Reconciler[str, Row]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def error_of(reconciler: Reconciler[str, Row], key: str) -> str:
+    return reconciler.failing[key].error if key in reconciler.failing else ""
+
+
+async def test_a_row_with_which_the_target_raises_fails_alone_and_is_tried_again() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target)
+    put(db, a=1, b=1, c=1)
+    target.raising, target.broken = {"b"}, {"c"}
+    await reconciler.step()
+    assert target.held == {"a": 1}
+    assert error_of(reconciler, "b").startswith("KeyError: 'b' (a bug, at statedb/test_statedb_reconciler.py:")
+    assert error_of(reconciler, "c") == "it is broken"
+    assert {row.key for row in db.snapshot().all(STATUS)} == {"b", "c"}
+    target.raising, target.broken = set(), set()
+    await asyncio.sleep(2)
+    await reconciler.step()
+    assert target.held == {"a": 1, "b": 1, "c": 1}
+    assert db.snapshot().count(STATUS) == 0
+
+
+async def test_rows_of_one_group_with_which_the_target_raises_fail_together() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target, together=lambda row: row[0][0])
+    target.raising = {"a2"}
+    put(db, a1=1, a2=1, b1=1)
+    await reconciler.step()
+    assert {*reconciler.failing} == {"a1", "a2"}
+    assert target.held["b1"] == 1
+
+
+async def test_a_deletion_and_a_pruning_that_raise_end_nothing() -> None:
+    db, target = database(), Target(left=1)
+    reconciler = make(db, target)
+    put(db, a=1, b=1)
+    target.raising = {"prune"}
+    async with running(reconciler):
+        await asyncio.sleep(0.5)
+        assert "not pruned: KeyError: 'prune' (a bug, at " in reconciler.outcome
+        target.raising = {"a", "prune"}
+        delete(db, "a", "b")
+        await asyncio.sleep(3)
+        assert target.held == {"a": 1, "left": 1}
+        target.raising = set()
+        await asyncio.sleep(10)
+        assert target.held == {}
+        assert reconciler.stats().pruned
 
 
 async def test_rows_come_to_be_held_and_rows_that_go_are_let_go() -> None:

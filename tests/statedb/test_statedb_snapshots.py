@@ -11,6 +11,7 @@ import pytest
 from msgspec import Struct
 
 from isthmus.statedb import Database, Reader, Snapshot, Table, WriteTxn
+from isthmus.statedb.past import PastState
 
 KEYS = range(40)
 BROKEN = ("broken",)
@@ -86,6 +87,7 @@ def write(txn: WriteTxn, model: Model, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_snapshots_held_at_random_read_what_was_there_over_thousands_of_transactions(seed: int) -> None:
     chance = random.Random(seed)
     db, model = Database(*TABLES), Model({table.name: {} for table in TABLES})
@@ -193,3 +195,25 @@ def test_an_exception_in_the_middle_of_an_index_leaves_the_index_right(index: st
     assert sorted(row.key for row in db.snapshot().by(LEFT, index, "red")) == [0, 1, 2]
     assert db.snapshot().by(LEFT, index, "blue") == []
     assert db.snapshot().revision(LEFT) == 3
+
+
+def test_what_a_snapshot_held_is_freed_with_it_and_does_not_wait_for_the_garbage_collector() -> None:
+    db = Database(LEFT)
+    with db.write() as txn:
+        txn.put(LEFT, Row(1, ("red",)))
+    gc.collect()
+    gc.disable()
+    try:
+        snapshot = db.snapshot()
+        with db.write() as txn:
+            txn.delete(LEFT, 1)
+        assert [row.key for row in snapshot.by(LEFT, "colour", "red")] == [1]
+        assert count_past_states() == 1
+        del snapshot
+        assert count_past_states() == 0
+    finally:
+        gc.enable()
+
+
+def count_past_states() -> int:
+    return sum(isinstance(each, PastState) for each in gc.get_objects())

@@ -129,7 +129,7 @@ def test_an_index_value_may_have_any_number_of_rows(db: Database, count: int) ->
         for row in rows:
             txn.delete(HOSTS, row.name)
     assert db.snapshot().by(HOSTS, "address", "1") == []
-    assert not db._states["hosts"].index(0).found
+    assert not db._states["hosts"].index(0).entries
 
 
 class Leaf(Struct, frozen=True):

@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-import programs
 import pytest
-from lab_running import lab_name
-from tutorial import Shell, Step, matches, steps
+from labs.lab_running import lab_name
+from labs.tutorial import Shell, Step, matches, steps
+from machine import programs
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -19,6 +19,7 @@ TEXTS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if pa
 
 
 @pytest.mark.lab
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
 def test_a_tutorials_commands_print_what_it_shows(text: Path) -> None:
     name = lab_name("t")

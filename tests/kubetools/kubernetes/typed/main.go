@@ -1,5 +1,5 @@
 // Reads objects as JSON, one a line, and writes each as a typed Go client sends it: {"protobuf": base64, "json": object}.
-// tests/apiserver/typed_objects.jsonl is what it makes of tests/apiserver/typed_objects.yaml; tools/typed-objects runs it.
+// lab/tests/apiserver/typed_objects.jsonl is what it makes of lab/tests/apiserver/typed_objects.yaml; tools/typed-objects runs it.
 package main
 
 import (
