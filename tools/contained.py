@@ -66,9 +66,10 @@ def main() -> int:
     """Run the command of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, help="end the command after so long, with exit code 124")
+    parser.add_argument("--parent", type=int, help="process that starts this one: end at once if it has ended already")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     wanted = parser.parse_args()
-    parent = os.getppid()
+    parent = wanted.parent or os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in ENDING:

@@ -36,7 +36,10 @@ EACH: Final = 60
 """Seconds for one test; an edit that makes it hang is noticed."""
 TIMEOUT: Final = 1800
 """Seconds for the tests of one edit; one whose tests take longer is not judged."""
-CONTAINED: Final = (sys.executable, str(HERE / "tools" / "contained.py"), "--seconds", str(TIMEOUT))
+CONTAINED: Final = (
+    *(sys.executable, str(HERE / "tools" / "contained.py")),
+    *("--seconds", str(TIMEOUT), "--parent", str(os.getpid())),
+)
 _running: Final[set[subprocess.Popen[bytes]]] = set()
 """Tests of edits, which end all that they started when they get SIGTERM."""
 VERDICTS: Final = {True: "noticed", False: "not noticed", None: "not judged"}

@@ -75,3 +75,12 @@ def test_daemons_end_when_the_parent_is_killed(daemon: Daemon) -> None:
     parent.kill()
     parent.wait(60)
     until(lambda: not daemon.runs)
+
+
+def test_a_command_does_not_start_whose_parent_ended_before_it_looked(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as parent:
+        pass
+    started = tmp_path / "started"
+    with contained(f"touch {started}; sleep 1000", "--parent", str(parent.pid)) as command:
+        assert command.wait(60) == 128 + signal.SIGTERM
+    assert not started.exists()
