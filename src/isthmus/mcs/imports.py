@@ -31,8 +31,23 @@ def service_import(view: View, merged: Merged) -> Draft:
         content={"spec": _spec(view, merged, ips)},
         labels=words.exported_labels(merged.labels),
         annotations=_annotations(view, merged),
-        status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
+        status={
+            "endpointSliceObjects": slice_objects(view),
+            "clusters": [{"cluster": name} for name in merged.clusters],
+            "conditions": _conditions(view, ips),
+        },
     )
+
+
+def slice_objects(view: View) -> Literal["Present", "Absent"]:
+    """Return whether EndpointSlices of an exporting cluster stand behind the derived Service (KEP-1645).
+
+    Endpoints of clusters on other networks stand in none, and those of peers are left out where the oldest export asks
+    for that. A Service without endpoints counts as one that has some: nothing changes while it is scaled.
+    """
+    own = view.settings.cluster
+    shown = [name for name, way in view.ways.items() if way == "direct" and (name == own or view.behind_import)]
+    return "Present" if view.has_derived_service and shown else "Absent"
 
 
 def addresses(view: View, merged: Merged) -> tuple[str, ...]:
@@ -125,7 +140,9 @@ def _tunnelled(view: View) -> str:
     found = []
     for port in merged.ports:
         clusters = sorted(
-            name for name in view.through_gateways if name in view.agreed and port.name in view.agreed[name][1]
+            name
+            for name, way in view.ways.items()
+            if way == "gateway" and name in view.agreed and port.name in view.agreed[name][1]
         )
         if port.protocol == "UDP" and clusters:
             found.append(f"{port.port}/UDP of {', '.join(clusters)}")

@@ -14,7 +14,7 @@ from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.unpublished import RecordStatus
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
-from isthmus.model.clusters import PeerState, reachability
+from isthmus.model.clusters import PeerState, Reachability, reachability
 from isthmus.model.hosts import canonical, family
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ClusterName, ServiceName, derived, split
@@ -98,8 +98,8 @@ class View(NamedTuple):
     """Exporting clusters that cannot be reached: what they last published still counts."""
     silent: tuple[ClusterName, ...]
     """Exporting clusters without a publisher."""
-    through_gateways: frozenset[ClusterName]
-    """Exporting clusters whose pods are called through gateways."""
+    ways: dict[ClusterName, Reachability]
+    """How pods of each exporting cluster are reached from here."""
 
     @property
     def short(self) -> str:
@@ -198,7 +198,7 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         not_taken=_records(reader, REFUSED_RECORDS, name),
         stale=_in_state(reader, merged, "stale"),
         silent=_in_state(reader, merged, "silent"),
-        through_gateways=_through_gateways(reader, merged, settings),
+        ways=_ways(reader, merged, settings),
     )
 
 
@@ -227,10 +227,10 @@ def _endpoints_ready(reader: Reader, merged: Merged, behind: Iterable[EndpointSe
     return any(endpoint.condition == Condition.READY for row in counted for endpoint in row.endpoints)
 
 
-def _through_gateways(reader: Reader, merged: Merged | None, settings: Settings) -> frozenset[ClusterName]:
+def _ways(reader: Reader, merged: Merged | None, settings: Settings) -> dict[ClusterName, Reachability]:
     own = reader.get(CLUSTERS, settings.cluster)
     exporters = merged.clusters if merged is not None else ()
-    return frozenset(name for name in exporters if reachability(own, reader.get(CLUSTERS, name)) == "gateway")
+    return {name: reachability(own, reader.get(CLUSTERS, name)) for name in exporters}
 
 
 def _records(reader: Reader, table: Table[Any, R], name: ServiceName) -> tuple[R, ...]:

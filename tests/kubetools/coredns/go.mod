@@ -1,4 +1,5 @@
-// Pins the CoreDNS that `make kube-tools` builds; its kubernetes plugin has the `multicluster` option.
+// Pins the CoreDNS that `make kube-tools` builds; its kubernetes plugin has the `multicluster` option. The definitions of
+// the Multi-Cluster Services API that deploy/crds is compared with are those of the module that it uses.
 module isthmus.io/kubetools/coredns
 
 go 1.25.0

@@ -44,6 +44,7 @@ def _import(row: Import) -> dict[str, Any]:
             "trafficDistribution": row.distribution,
         },
         "status": {
+            "endpointSliceObjects": "Present",
             "clusters": [{"cluster": cluster} for cluster in row.clusters],
             "conditions": [_condition(each) for each in row.conditions],
         },

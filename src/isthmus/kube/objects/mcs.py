@@ -56,6 +56,8 @@ class ClusterStatus(Wire, frozen=True):
 class ServiceImportStatus(Wire, frozen=True):
     """Observed state of an import."""
 
+    endpoint_slice_objects: str | None = None
+    """Whether EndpointSlices of exporting clusters exist in this one: ``Present`` or ``Absent`` (KEP-1645)."""
     clusters: list[ClusterStatus] | None = None
     conditions: list[Condition] | None = None
 
