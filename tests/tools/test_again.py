@@ -1,4 +1,4 @@
-"""`tools/again` runs few failed tests once more and names them; .ci/run runs its suites by it."""
+"""`tools/again.py` runs few failed tests once more and names them; .ci/run runs its suites by it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-AGAIN = Path(__file__).resolve().parents[2] / "tools" / "again"
+AGAIN = Path(__file__).resolve().parents[2] / "tools" / "again.py"
 PASSES = "def test_passes(): pass\n"
 PASSES_LATER = """
 from pathlib import Path

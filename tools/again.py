@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run pytest, and where few tests fail, these once more: tools/again COMMAND…, for example tools/again make test
+"""Run pytest, and where few tests fail, these once more: tools/again.py COMMAND…, for example tools/again.py make test
 
 A test that passes then is printed as `flaky:`, and the exit code is 0. Where more than three failed, where one fails
 again, and where pytest did not end by itself, the exit code is the first run's. docs/decisions/flaky-tests.md says why.
