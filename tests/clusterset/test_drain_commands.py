@@ -66,7 +66,8 @@ class Server(NamedTuple):
     async def condition(self, name: str, *, namespace: str = NAMESPACE) -> tuple[str, str]:
         found = (await self.client.get(DRAIN, name, namespace)).status
         for condition in (found.conditions if found is not None else None) or ():
-            return condition.status, condition.reason
+            if condition.type == "Drained":
+                return condition.status, condition.reason
         return "", ""
 
 

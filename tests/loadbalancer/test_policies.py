@@ -166,7 +166,8 @@ class Statuses:
         row: Object | None = self.db.snapshot().get(POLICY_OBJECTS, ("TrafficPolicy", ServiceName(name)))
         assert row is not None
         conditions = {each["type"]: each for each in msgspec.json.decode(row.status)["conditions"]}
-        assert set(conditions) == {"Accepted", "Effective"}
+        assert set(conditions) == {"Ready", "Accepted", "Effective"}
+        assert conditions["Ready"] == {**conditions["Accepted"], "type": "Ready"}
         found = conditions[kind]
         assert found["observedGeneration"] == 2
         assert found["status"] == ("True" if found["reason"] == kind else "False")

@@ -13,7 +13,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
     writer.py       writes rows: in what order, what is done already, what is set right
 """
 
-from isthmus.desired.drafts import Condition, Draft, condition, row
+from isthmus.desired.drafts import Condition, Draft, condition, observed_generation, row
 from isthmus.desired.ownership import MANAGED_BY, MANAGER, Ownership, is_our_row, is_ours
 from isthmus.desired.writer import ApiTarget, TargetStats
 
@@ -28,5 +28,6 @@ __all__ = [
     "condition",
     "is_our_row",
     "is_ours",
+    "observed_generation",
     "row",
 ]

@@ -70,7 +70,12 @@ def condition(kind: str, status: bool, *, reason: str, message: str = "", genera
         "reason": reason,
         "message": message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…",
     }
-    return {**condition, "observedGeneration": generation} if generation else condition
+    return {**condition, **observed_generation(generation)}
+
+
+def observed_generation(generation: int) -> dict[str, int]:
+    """Return the field of a status, or of a condition, that names the generation it is about; none where that is 0."""
+    return {"observedGeneration": generation} if generation else {}
 
 
 def conditions(status: bytes) -> tuple[StatusCondition, ...]:

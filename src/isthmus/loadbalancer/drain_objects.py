@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from isthmus.desired import Condition, Draft, Ownership, condition, row
+from isthmus.desired import Condition, Draft, Ownership, condition, observed_generation, row
 from isthmus.kube.objects.drains import DRAIN
 from isthmus.loadbalancer import backends
 from isthmus.loadbalancer.drains import WHOLE, Drained
@@ -22,7 +22,7 @@ from isthmus.model.services import Condition as EndpointCondition
 from isthmus.model.tables import DRAINING, DRAINS, ENDPOINT_SETS, OBSERVED
 from isthmus.statedb import Faults, Reader
 
-KINDS: Final = {"Drain": Ownership(DRAIN, conditions=frozenset({"Drained"}))}
+KINDS: Final = {"Drain": Ownership(DRAIN, conditions=frozenset({"Ready", "Drained"}))}
 
 SHOWN: Final = 8
 """Number of services that a message names; the others are only counted."""
@@ -55,8 +55,10 @@ def _status(
     row_in_force = draining.get(request.drain.reason)
     about = Drained([row_in_force]) if row_in_force is not None else None
     still = [name for name, serving in offered.items() if about is not None and _still_called(serving, drained, about)]
+    drained_condition = _condition(request, row_in_force, still)
     status = {
-        "conditions": [_condition(request, row_in_force, still)],
+        **observed_generation(request.generation),
+        "conditions": [drained_condition, _ready(drained_condition)],
         "share": f"{row_in_force.left if row_in_force is not None else WHOLE}%" if not request.invalid else "",
     }
     draft = Draft("Drain", request.name, status=status)
@@ -80,6 +82,12 @@ def _offered(
 def _still_called(serving: list[Backend], drained: Drained, about: Drained) -> bool:
     """True if fully drained backends are still called because there are no others."""
     return any(about.percent_left(each) == 0 for each in undrained(serving, drained))
+
+
+def _ready(drained: Condition) -> Condition:
+    """Return True once nothing is left to wait for: no new call goes to what is drained, or the drain has ended."""
+    done = drained["status"] == "True" or drained["reason"] == "Ended"
+    return {**drained, "type": "Ready", "status": "True" if done else "False"}
 
 
 def _condition(request: DrainRequest, draining: Draining | None, still: list[ServiceName]) -> Condition:

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from isthmus.desired import Condition, Draft, Ownership, condition, row
+from isthmus.desired import Condition, Draft, Ownership, condition, observed_generation, row
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus.loadbalancer import backends, checks, effects, envoy, gateways, islands, policies, shares
 from isthmus.loadbalancer.drains import Drained
@@ -47,7 +47,7 @@ from isthmus.model.tables import (
 )
 from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 
-KINDS: Final = {"TrafficPolicy": Ownership(TRAFFIC_POLICY, conditions=frozenset({"Accepted", "Effective"}))}
+KINDS: Final = {"TrafficPolicy": Ownership(TRAFFIC_POLICY, conditions=frozenset({"Ready", "Accepted", "Effective"}))}
 
 MAX_STATUSES: Final = 100
 """Number of policies of one service with a status, first in precedence: a change of one recomputes all."""
@@ -86,7 +86,11 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
     subject = resolve(reader, service, which="multicluster") if rows else None
     for policy in nsmallest(MAX_STATUSES, rows, key=policies.precedence):
         if policy.policy_kind == "TrafficPolicy":
-            status = {"conditions": _conditions(reader, policy, effective, subject, cluster=cluster), "shares": ""}
+            status = {
+                **observed_generation(policy.generation),
+                "conditions": _conditions(reader, policy, effective, subject, cluster=cluster),
+                "shares": "",
+            }
             if policy is effective and subject is not None:
                 status["shares"] = by_family(planned(reader, subject, policy, cluster=cluster))
             draft = Draft("TrafficPolicy", policy.name, status=status)
@@ -186,10 +190,11 @@ def _conditions(
     reader: Reader, policy: Policy, effective: Policy | None, subject: ResolvedService | None, *, cluster: ClusterName
 ) -> list[Condition]:
     accepted = _accepted(policy, effective, subject)
+    ready = {**accepted, "type": "Ready"}
     if policy is not effective or subject is None:
         because = condition("Effective", False, reason="NotAccepted", generation=policy.generation)
-        return [accepted, because]
-    return [accepted, _effective(policy, effects.without_effect(reader, policy, subject, cluster))]
+        return [accepted, because, ready]
+    return [accepted, _effective(policy, effects.without_effect(reader, policy, subject, cluster)), ready]
 
 
 def _effective(policy: Policy, ignored: Sequence[effects.WithoutEffect]) -> Condition:

@@ -303,6 +303,7 @@ class Links:
         if status == row.status:
             return
         body = {
+            "observedGeneration": row.generation,
             "conditions": [_wire(each) for each in conditions],
             "request": status.request,
             "certificate": status.certificate,

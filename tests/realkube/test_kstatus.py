@@ -1,0 +1,73 @@
+"""Flux and kpt wait for policies and drains by their status, as kstatus reads it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from machine import programs
+from rows.balancing_world import INPUTS, TABLES, make
+
+from isthmus.loadbalancer import checks, drain_objects, gateways, own_ranges, policy_objects
+from isthmus.model import tables
+from isthmus.model.drains import Drain, Draining, DrainRequest
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object
+from isthmus.model.policies import Policy
+from isthmus.processes.start import tables_of
+from isthmus.statedb import Database, Derivations, Faults
+
+pytestmark = [pytest.mark.kube, pytest.mark.needs("kstatus")]
+OWN = ClusterName("c1")
+POLICY = Policy(name=ServiceName("demo/policy"), target=ServiceName("demo/echo"), generation=2)
+REASON = "Drain isthmus-system/c1"
+REQUEST = DrainRequest(
+    name=ServiceName("isthmus-system/c1"), drain=Drain(kind="Cluster", target="c1", reason=REASON), generation=2
+)
+
+
+def statuses(*rows: Any) -> list[Object]:
+    """Return the statuses of policies and drains that the operator of c1 wants, given rows of its tables."""
+    derived = (own_ranges.derived(OWN), gateways.derived(), checks.of_policies(OWN), policy_objects.derived(OWN))
+    db = Database(*tables_of(derived, *INPUTS, tables.OBSERVED, tables.DRAINS, tables.FAULTS))
+    derivations = Derivations(db, *derived)
+    with db.write() as txn:
+        for row in rows:
+            txn.put(TABLES.get(type(row), tables.DRAINS), row)
+    while derivations.step():
+        pass
+    faults = Faults(db, tables.FAULTS, tables.DRAIN_OBJECTS.name)
+    snapshot = db.snapshot()
+    return [*snapshot.all(tables.POLICY_OBJECTS), *drain_objects.compute(snapshot, cluster=OWN, faults=faults)]
+
+
+def judged(row: Object, *, generation: int) -> str:
+    """Return what kstatus makes of an object in a generation, with a status."""
+    metadata = {"name": "it", "namespace": "demo", "generation": generation}
+    whole = {"apiVersion": "isthmus.io/v1alpha1", "kind": row.kind, "metadata": metadata}
+    text = json.dumps([{**whole, "status": json.loads(row.status)}])
+    done = subprocess.run([programs.path("kstatus")], input=text, capture_output=True, text=True, check=True)
+    return done.stdout.split()[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "status"),
+    [
+        ((make.imported(clusters=("c1",)), make.derived(), POLICY), "Current"),
+        ((POLICY,), "InProgress"),
+        ((REQUEST, Draining(by=OWN, drain=REQUEST.drain, left=0)), "Current"),
+        ((REQUEST, Draining(by=OWN, drain=REQUEST.drain, left=40)), "InProgress"),
+        ((REQUEST,), "Current"),
+    ],
+    ids=["policy", "policy for nothing", "drained", "draining", "ended drain"],
+)
+def test_what_is_not_in_effect_yet_is_waited_for(rows: tuple[Any, ...], status: str) -> None:
+    [row] = statuses(*rows)
+    assert judged(row, generation=2) == status
+
+
+def test_a_status_of_an_earlier_generation_is_not_believed() -> None:
+    [row] = statuses(make.imported(clusters=("c1",)), make.derived(), POLICY)
+    assert judged(row, generation=3) == "InProgress"
