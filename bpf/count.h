@@ -22,7 +22,7 @@ static __always_inline void *find_or_insert(void *map, const void *key, const vo
 	return bpf_map_lookup_elem(map, key); /* another CPU was first */
 }
 
-static __always_inline void count(const struct choice *choice)
+static __always_inline void count_in(void *map, const struct choice *choice)
 {
 	struct counter_key key = {
 		.service = choice->service,
@@ -30,10 +30,15 @@ static __always_inline void count(const struct choice *choice)
 		.verdict = choice->verdict,
 	};
 	struct counter first = { .calls = 1 };
-	struct counter *found = find_or_insert(&counters, &key, &first);
+	struct counter *found = find_or_insert(map, &key, &first);
 
 	if (found)
 		add_relaxed(&found->calls, 1);
+}
+
+static __always_inline void count(const struct choice *choice)
+{
+	count_in(&counters, choice);
 }
 
 static __always_inline void count_passed_over(const struct choice *of)
@@ -49,6 +54,14 @@ static __always_inline void count_outcome(const struct attempt *attempt, __u8 ve
 	struct choice choice = { .service = attempt->service, .cluster = attempt->cluster, .verdict = verdict };
 
 	count(&choice);
+}
+
+/* Connect that a policy on the way denied. */
+static __always_inline void count_denied(const struct attempt *attempt)
+{
+	struct choice choice = { .service = attempt->service, .cluster = attempt->cluster, .verdict = VERDICT_DENIED };
+
+	count_in(&denied, &choice);
 }
 
 /* What a connection carried, when it ends. */

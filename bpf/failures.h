@@ -429,6 +429,24 @@ static __always_inline void excuse(struct attempt *attempt, __u8 as)
 	end_trial(attempt);
 }
 
+/* Note that a policy denies the caller the backend that its connect is at. */
+static __attribute__((noinline)) void note_denial(const struct attempt *attempt)
+{
+	struct denial_key key = { .caller = attempt->caller, .backend = attempt->backend };
+	struct denial first = { .generation = attempt->generation };
+	struct denial *found = bpf_map_lookup_elem(&denials, &key);
+
+	if (!found || READ_ONCE(found->generation) != attempt->generation) {
+		if (bpf_map_update_elem(&denials, &key, &first, BPF_ANY))
+			return;
+		found = bpf_map_lookup_elem(&denials, &key);
+	}
+	if (!found)
+		return;
+	add_relaxed(&found->connects, 1);
+	found->last = bpf_ktime_get_ns();
+}
+
 /*
  * The backend answers: whatever failed before is over, but for how long it is ejected the next time. What other callers'
  * connects came to stays with them.

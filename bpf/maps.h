@@ -51,6 +51,7 @@ enum failure_reason {
 	FAILURE_REFUSED = 1,	 /* RST */
 	FAILURE_SILENT = 2,	 /* no answer to the first SYN in time */
 	FAILURE_UNREACHABLE = 3, /* ICMP */
+	FAILURE_DENIED = 4,	 /* ICMP: administratively prohibited. It counts for nobody: no entry of a failing backend has it */
 };
 
 enum event_kind {
@@ -98,6 +99,7 @@ enum verdict {
 	VERDICT_RESCUED = 4, /* a connect that was called, too: another backend answered than the first choice */
 	VERDICT_FAILED = 5,  /* a connect that was called, too: the application got an error, RST or a time-out */
 	VERDICT_EJECTED = 6, /* a connect that was called, too: in the place of an ejected backend that it was to have */
+	VERDICT_DENIED = 7,  /* a connect that was called, too: a policy denied it by ICMP. In the map denied, not in counters */
 };
 
 /* What a flow record is about. */
@@ -247,6 +249,19 @@ struct caller_failing {
 	__u64 until; /* 0: not ejected for this caller */
 	__u64 last;
 	__u64 trial; /* when the one call began that tries it again */
+};
+
+struct denial_key {
+	__u32 caller; /* attempt.caller */
+	__u32 backend;
+};
+
+/* Connects of one caller that a policy denied a backend by ICMP. For people: no call looks at it. */
+struct denial {
+	__u32 generation; /* the backend's */
+	__u32 unused;
+	__u64 connects;
+	__u64 last; /* CLOCK_MONOTONIC, ns */
 };
 
 /* What the agent found out about a backend that callers have failures with. It counts until its time is over. */
@@ -674,6 +689,14 @@ struct {
 	__type(value, __u32);
 } udp_gate SEC(".maps");
 
+/* Written by the kernel, the most recent ones; the agent deletes old ones. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct denial_key);
+	__type(value, struct denial);
+} denials SEC(".maps");
+
 /* Index of a pod's interface on the node → the node's id for the pod's network namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -800,6 +823,15 @@ struct {
 	__type(key, struct counter_key);
 	__type(value, struct counter);
 } counters SEC(".maps");
+
+/* The same of VERDICT_DENIED, which versions that share these maps do not know in counters. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct counter_key);
+	__type(value, struct counter);
+} denied SEC(".maps");
 
 /*
  * What sockets called, by cookie % CALL_PLACES: cookies count up, on each processor in batches of 4,096 (linux/cookie.h), so

@@ -142,6 +142,8 @@ static __always_inline int on_error(struct __sk_buff *skb, struct bpf_sock *full
 				    const struct flow_key *key, int error)
 {
 	if (error == PROHIBITED) {
+		if (attempt->failed != DENIED)
+			note_denial(attempt); /* once: the SYN may go again, where the error came too early for the socket */
 		excuse(attempt, attempt->backend == attempt->tried[0] ? DENIED : COUNTED);
 		return TC_ACT_UNSPEC;
 	}

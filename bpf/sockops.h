@@ -101,21 +101,27 @@ static __always_inline void gave_up(struct attempt *attempt, const struct tcp_so
 /*
  * Returns enum failure_reason; 0 for a connect that ended without an error: the application aborted it. An ICMP error that
  * no program on the caller's interface has seen may be a denial: ICMPv6 has an errno for that alone; IPv4 maps it to the
- * errno of a missing route, which counts for the caller only.
+ * errno of a missing route, which counts for the caller only. A denial has no error here where it came while connect() held
+ * the socket: an application that does not wait in connect() has read it by then.
  */
 static __always_inline __u8 closed(struct attempt *attempt, void *sk)
 {
 	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
 	int err = tcp ? tcp->sk_err : 0;
 
+	if (err == EACCES && attempt->failed != DENIED) {
+		note_denial(attempt);
+		excuse(attempt, DENIED);
+	}
+	if (attempt->failed == DENIED) {
+		count_denied(attempt);
+		return FAILURE_DENIED;
+	}
 	if (!err) {
 		gave_up(attempt, bpf_skc_to_tcp_sock(sk));
 		return 0;
 	}
-	if (err != EACCES)
-		count_failure(attempt, reason_of(err), reason_of(err) != FAILURE_UNREACHABLE);
-	else
-		end_trial(attempt);
+	count_failure(attempt, reason_of(err), reason_of(err) != FAILURE_UNREACHABLE);
 	count_outcome(attempt, VERDICT_FAILED);
 	return reason_of(err);
 }
@@ -162,8 +168,8 @@ static __always_inline void flow_of(struct bpf_sock_ops *ctx, struct flow_key *k
 
 static __always_inline __u8 verdict_of(const struct attempt *attempt, __u32 state)
 {
-	if (state == STATE_FAILED)
-		return VERDICT_FAILED;
+	if ((state & 0xff) == STATE_FAILED)
+		return state >> 8 == FAILURE_DENIED ? VERDICT_DENIED : VERDICT_FAILED;
 	if (attempt->backend != attempt->tried[0])
 		return VERDICT_RESCUED;
 	return attempt->passed_over ? VERDICT_EJECTED : VERDICT_CALLED;
@@ -191,7 +197,7 @@ static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, con
 	record->socket = bpf_get_socket_cookie(ctx);
 	record->protocol = IPPROTO_TCP;
 	record->service = attempt->service;
-	record->verdict = verdict_of(attempt, state & 0xff);
+	record->verdict = verdict_of(attempt, state);
 	record->state = state;
 	record->reason = state >> 8;
 	copy_address(record->pod, key.pod);

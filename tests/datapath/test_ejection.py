@@ -28,7 +28,7 @@ LONG = Ejection(after=3, first=3600.0, longest=3600.0)
 
 @pytest.fixture
 def watch(datapath: Datapath) -> FailureWatch:
-    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES, tables.DENIALS)
     with db.write() as txn:
         for endpoint in (*GOOD, REFUSES, SILENT):
             of = target(endpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -96,7 +97,7 @@ def recorded(recording: Datapath, served: World) -> Iterator[Recorded]:
     """One with nothing in its maps; to open one for each test would take longer than the tests."""
     made = Recorded(recording, served)
     made.programmed()
-    for name in ("failing", "trials", "affinity", "counters"):
+    for name in ("failing", "trials", "affinity", "counters", "denied"):
         recording.maps.drop(name, [key for key, _ in recording.maps.items(name)])
     recording.maps.drop("traffic", [ID.pack(number) for number in range(64)])
     made.read()
@@ -207,6 +208,22 @@ def test_a_call_that_all_backends_refuse_failed(recorded: Recorded, load: Load) 
     ] * 4
     assert {(flow.asked, flow.answered) for flow in found} == {(End("c1", REFUSES), End())}
     assert recorded.counted()["failed"] == 4
+
+
+@pytest.mark.needs("nft")
+def test_a_call_that_a_policy_denies_is_denied_not_failed(recorded: Recorded, load: Load, served: World) -> None:
+    recorded.programmed(plan("echo", VIP, group(GOOD[0]), group(GOOD[1], tier=1), ejection=LONG))
+    rule = f"ip daddr {GOOD[0].split(':')[0]} tcp dport 8080 reject with icmp type host-prohibited"
+    nft = ["ip", "netns", "exec", served.server, "nft"]
+    chain = "type filter hook input priority 0"
+    subprocess.run([*nft, f"table inet denies {{ chain input {{ {chain}; {rule}; }}; }}"], check=True)
+    try:
+        assert load.run(VIP, calls=4).ended == {"EHOSTUNREACH": 4}
+    finally:
+        subprocess.run([*nft, "delete table inet denies"], check=True)
+    found = [(flow.state, flow.verdict, flow.reason, flow.pod, flow.asked) for flow in recorded.read()]
+    assert found == [("failed", "denied", "denied", "demo/client", End("c1", GOOD[0]))] * 4
+    assert recorded.counted() == {"called": 4, "denied": 4}
 
 
 def test_a_call_that_the_application_gave_up_is_no_failure_of_ours(recorded: Recorded, load: Load) -> None:

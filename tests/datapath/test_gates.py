@@ -47,7 +47,10 @@ def watching(datapath: Datapath, call: Callable[[], None] = lambda: None) -> Fai
     """The agent's part; ``call`` is made while it looks."""
     maps: Any = MapsInUse(datapath.maps, call)
     return FailureWatch(
-        maps, datapath.state, Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES), longest=0.0
+        maps,
+        datapath.state,
+        Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES, tables.DENIALS),
+        longest=0.0,
     )
 
 

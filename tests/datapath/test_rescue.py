@@ -342,7 +342,7 @@ def test_connections_whose_last_segment_never_came_are_swept_and_the_gate_closes
     caller = world.call_from(world.cgroup)
     assert caller.calls("hold", VIP, 80, local=30125) == [{"answer": GOOD[0]}]
     assert len(view.rows(rescuing.maps, "flows")) == 1
-    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES, tables.DENIALS)
     watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=1.0, closing=0)
     watching.step()
     assert len(view.rows(rescuing.maps, "flows")) == 1, "it lives"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.bpf
 PORT = 30888
 
 
-@pytest.mark.parametrize("kind", ["rst", "icmp"])
+@pytest.mark.parametrize("kind", ["rst", "icmp", "denial"])
 def test_an_answer_with_another_sequence_number_moves_nothing_and_blames_nobody(
     rescuing: Datapath, served: World, kind: str
 ) -> None:
@@ -27,3 +27,4 @@ def test_an_answer_with_another_sequence_number_moves_nothing_and_blames_nobody(
     assert [(row["backend"], row["reason"]) for row in view.rows(rescuing.maps, "failing")] == [
         (f"{SILENT}/TCP", "silent")
     ]
+    assert view.rows(rescuing.maps, "denials") == []

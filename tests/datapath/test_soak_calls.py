@@ -80,7 +80,7 @@ def test_no_connect_fails_and_nothing_piles_up(rescuing: Datapath, world: World,
     print(f"seed {SEED}")
     world.address("add", *map(host, FLAPPING))
     six = world.load_from(world.cgroup)
-    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES)
+    db = Database(tables.BACKENDS, tables.FAILURES, tables.CALLER_FAILURES, tables.DENIALS)
     watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=0.0)
     churn = Churn(world, rescuing, seed=SEED)
     churn.end()

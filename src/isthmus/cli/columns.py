@@ -340,6 +340,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("FAILURES", _field("failures")),
         Column("AGENT", lambda row: {"answers": "connects", "dead": "does not either"}.get(row["verdict"], "")),
     ],
+    "denials": [
+        Column("CALLER", lambda row: row["pod"] or f"network namespace {row['caller']}"),
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("CONNECTS", _field("connects")),
+        Column("LAST", lambda row: timestamp(since_epoch(row["last"]))),
+    ],
     "observed": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "imports": [
         Column("TYPE", _field("type")),

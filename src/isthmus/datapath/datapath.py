@@ -227,7 +227,7 @@ class Datapath:
 
     def counters(self) -> list[dict[str, Any]]:
         """Calls by service (a plan's key as text), cluster of the backend and verdict."""
-        return view.rows(self.maps, "counters")
+        return [*view.rows(self.maps, "counters"), *view.rows(self.maps, "denied")]
 
     def close(self) -> None:
         """Close descriptors; nothing is detached."""

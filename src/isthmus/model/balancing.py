@@ -208,6 +208,20 @@ class CallerFailure(Struct, frozen=True, gc=False, kw_only=True):
     verdict: CallerVerdict = ""
 
 
+class Denial(Struct, frozen=True, gc=False, kw_only=True):
+    """Input row: a backend whose calls by one caller of this node end with ICMP "administratively prohibited"."""
+
+    caller: int
+    """Lower half of the cookie of the caller's network namespace."""
+    key: BackendKey
+    pod: str = ""
+    """``namespace/name``; empty for the node's own network and for a caller that is not known yet."""
+    connects: int
+    """Number of this caller's connects that were denied, since the first that is still noted."""
+    last: float
+    """Time of the last of them, Unix seconds."""
+
+
 class Ejection(Struct, frozen=True, gc=False):
     """Thresholds and durations of ejecting a backend that fails connects."""
 

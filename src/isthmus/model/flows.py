@@ -6,15 +6,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-Verdict = Literal["called", "refused", "lost", "rescued", "failed", "ejected"]
+Verdict = Literal["called", "refused", "lost", "rescued", "failed", "ejected", "denied"]
 """Outcome of a call, named as its counter: ``called``: sent to a backend; ``refused``: no backend; ``lost``: an entry
 was missing; ``rescued``: another backend than the first one answered; ``failed``: the application received an error;
-``ejected``: sent to another backend because the chosen one is ejected."""
+``ejected``: sent to another backend because the chosen one is ejected; ``denied``: the application
+received the error of a network policy."""
 
 State = Literal["sent", "connected", "failed", "given up", "ended"]
 """``sent`` is the only state of UDP. ``ended``: an established connection was closed."""
 
-FAILED: frozenset[Verdict] = frozenset({"refused", "lost", "failed"})
+FAILED: frozenset[Verdict] = frozenset({"refused", "lost", "failed", "denied"})
 """Verdicts of calls that did not reach a backend."""
 
 
@@ -38,7 +39,7 @@ class Flow(Struct, frozen=True, gc=False, kw_only=True):
     state: State
     verdict: Verdict
     reason: str = ""
-    """Reason of a failure: ``refused``, ``silent`` or ``unreachable``."""
+    """Reason of a failure: ``refused``, ``silent``, ``unreachable`` or ``denied``."""
     protocol: str
     node: str
     pod: str

@@ -9,6 +9,7 @@ from isthmus.model.balancing import (
     Backend,
     BackendKey,
     CallerFailure,
+    Denial,
     Failure,
     Frontend,
     FrontendKey,
@@ -181,6 +182,10 @@ FAILURES: Final = Table[BackendKey, Failure](
 
 CALLER_FAILURES: Final = Table[tuple[int, BackendKey], CallerFailure](
     "caller_failures", CallerFailure, key=attrgetter("caller", "key"), indexes={"service": Attribute("key.service")}
+)
+
+DENIALS: Final = Table[tuple[int, BackendKey], Denial](
+    "denials", Denial, key=attrgetter("caller", "key"), indexes={"service": Attribute("key.service")}
 )
 
 POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](

@@ -61,7 +61,7 @@ FLOWS_KEPT: Final = 20_000
 
 TABLES: Final = (
     tables.NAMES, tables.PODS, tables.NODES, tables.PLANS_STATUS, tables.NAMES_STATUS, tables.FAILURES,
-    tables.CALLER_FAILURES, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
+    tables.CALLER_FAILURES, tables.DENIALS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
 )  # fmt: skip
 """Tables that :class:`Programming` reads and writes, beside the plans and their inputs."""
 

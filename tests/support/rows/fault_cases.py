@@ -21,7 +21,7 @@ from isthmus.cli.diagnosis.exporters import cluster_faults, diagnose
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.model import tables
-from isthmus.model.balancing import CallerFailure, Failure
+from isthmus.model.balancing import CallerFailure, Denial, Failure
 from isthmus.model.mcs import OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ServiceName
 from isthmus.model.pods import IgnoredPod
@@ -161,6 +161,18 @@ def caller_fails(pod: str) -> Change:
                 CallerFailure(caller=7, key=backend.key, pod="demo/client", verdict="answers", **seen),
             )
         )
+        it.pod = pod
+        it.world.put(make.pod("demo/other", "10.1.1.10"))
+
+    return change
+
+
+def denied_on_the_path(pod: str) -> Change:
+    """A policy answers demo/client by ICMP, and ``pod`` is the one that is asked about."""
+
+    def change(it: Clusters) -> None:
+        [backend] = it.world.backends
+        it.agent.append((tables.DENIALS, Denial(caller=7, key=backend.key, pod="demo/client", connects=3, last=1.8e9)))
         it.pod = pod
         it.world.put(make.pod("demo/other", "10.1.1.10"))
 
@@ -525,6 +537,7 @@ CASES: dict[str, Case] = {
         machine(reverse_path_drops=9),
     ),
     "NetworkPolicy against one pod": Case("one-pod-denied", caller_fails("demo/client"), caller_fails("demo/other")),
+    "denial on the path": Case("path-denied", denied_on_the_path("demo/client"), denied_on_the_path("demo/other")),
     "port of the exporter not received": Case(
         "record-not-received",
         exported(BOTH_PORTS),

@@ -57,6 +57,9 @@ REAL: Final[dict[str, str]] = {
     "local ports exhausted":
         f"{MACHINE}::test_ports_that_are_all_taken_by_calls_of_one_destination_are_counted_with_it",
     "asymmetric route": f"{MACHINE}::test_packets_whose_way_back_is_another_are_counted",
+    "denial on the path":
+        "tests/datapath/test_denials.py::"
+        "test_the_agent_has_a_row_for_who_is_denied_what_until_five_minutes_after_the_last",
     "two agents on a node": f"{SECOND}::test_a_second_agent_with_maps_of_its_own_on_the_same_cgroup_is_noticed_by_both",
     "second cgroup": f"{SECOND}::test_a_pod_in_a_second_cgroup_is_named_while_others_are_below_the_hooked_one",
     "wrong cgroup": f"{SECOND}::test_a_pod_below_the_cgroup_is_found_by_its_address_and_one_elsewhere_is_not",

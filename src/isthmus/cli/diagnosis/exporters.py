@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from isthmus.bounds import since_epoch
 from isthmus.cli.diagnosis import faults, hops, reasons
 from isthmus.cli.diagnosis.facts import Facts, Process
 from isthmus.cli.diagnosis.gateways import cut_off, exporters, gateways, refused_gateways, through_gateways
@@ -25,13 +26,14 @@ from isthmus.mcs.records import published_endpoints
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
 from isthmus.model.addresses import reserved
-from isthmus.model.balancing import Failure
+from isthmus.model.balancing import BackendKey, Failure
 from isthmus.model.clusters import Cluster, is_ending
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import Condition, Endpoint, EndpointSet
 from isthmus.model.sources import CLUSTERSET
 from isthmus.statedb import Reader
+from isthmus.times import timestamp
 
 CLIENT_REFUSED: Final = "it refuses the client's certificate"
 """Part of a peer's failure reason if its etcd refuses our certificate (etcd/errors.py)."""
@@ -139,6 +141,7 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     for each in services:
         yield from (_failing(facts, service, failure) for failure in rows.by(tables.FAILURES, "service", each))
         yield from _failing_for_callers(facts, each)
+        yield from _denied(facts, each)
 
 
 def _failing(facts: Facts, service: ServiceName, failure: Failure) -> Hop:
@@ -209,10 +212,27 @@ def _failing_for_callers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         text = f"{row.pod or 'one caller'} alone avoids it: {row.reason}, {row.failures} failed in a row"
         text += "; the agent connects to it" if row.verdict == "answers" else ""
         where = f"backend {row.key.cluster} {joined(row.key.address, row.key.port)}"
-        policies = f"{facts.kubectl(facts.cluster, split(ServiceName(row.pod))[0])} get networkpolicies" if own else ""
-        exporters = f"{facts.kubectl(row.key.cluster or facts.cluster, split(service)[0])} get networkpolicies"
-        cure = f"{policies}; {exporters}; no IP_TTL or IP_MINTTL on the pod's sockets" if own else ""
+        cure = f"{_policies(facts, row.pod, row.key)}; no IP_TTL or IP_MINTTL on the pod's sockets" if own else ""
         yield Hop("endpoints", where, text, "fault" if own else "ok", cure, "one-pod-denied" if own else "")
+
+
+def _denied(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """Backends that a policy on the path denies to callers, and answers so: a fault where it is the pod asked about."""
+    rows = facts.agent.rows.by(tables.DENIALS, "service", service)
+    for row in sorted(rows, key=lambda row: (row.pod != facts.pod, row.pod, row.key))[:CALLERS_SHOWN]:
+        own = bool(row.pod) and row.pod == facts.pod
+        text = f"a policy on the path denies it to {row.pod or 'one caller'}: ICMP administratively prohibited"
+        text += f", {row.connects} connects, the last at {timestamp(since_epoch(row.last))}"
+        where = f"backend {row.key.cluster} {joined(row.key.address, row.key.port)}"
+        cure = _policies(facts, row.pod, row.key) + "; a firewall or gateway between them" if own else ""
+        yield Hop("endpoints", where, text, "fault" if own else "ok", cure, "path-denied" if own else "")
+
+
+def _policies(facts: Facts, pod: str, backend: BackendKey) -> str:
+    """Commands that list the network policies of the caller's and of the backend's namespace."""
+    callers = f"{facts.kubectl(facts.cluster, split(ServiceName(pod))[0])} get networkpolicies"
+    exporters = f"{facts.kubectl(backend.cluster or facts.cluster, split(backend.service)[0])} get networkpolicies"
+    return f"{callers}; {exporters}"
 
 
 def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:

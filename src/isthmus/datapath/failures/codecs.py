@@ -6,7 +6,7 @@ from typing import Final
 
 from isthmus.datapath.core.shapes import Shape
 
-REASONS: Final = ("", "refused", "silent", "unreachable")
+REASONS: Final = ("", "refused", "silent", "unreachable", "denied")
 """Names by value of enum failure_reason."""
 FLOW_SENT: Final = 1
 FLOW_ANSWERED: Final = 2
@@ -61,6 +61,8 @@ CALLER_FAILING = Shape(
     last="Q",
     trial="Q",
 )
+DENIAL_KEY = Shape("denial_key", caller="I", backend="I")
+DENIAL = Shape("denial", generation="I", unused="I", connects="Q", last="Q")
 VERDICTS: Final = ("", "answers", "dead")
 """Names by value of enum probe_verdict."""
 ANSWERS, DEAD = 1, 2

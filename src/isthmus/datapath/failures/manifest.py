@@ -40,6 +40,18 @@ def _caller(names: Names, key: bytes, value: bytes) -> Row:
     }
 
 
+def _denial(names: Names, key: bytes, value: bytes) -> Row:
+    raw, where = codecs.DENIAL.named(value), codecs.DENIAL_KEY.named(key)
+    return {
+        "caller": where["caller"],
+        "backend": names.backend(where["backend"]),
+        "connects": raw["connects"],
+        "backend_id": where["backend"],
+        "generation": raw["generation"],
+        "used": raw["last"],
+    }
+
+
 def _probed(names: Names, key: bytes, value: bytes) -> Row:
     raw = codecs.PROBED.named(value)
     return {
@@ -102,6 +114,7 @@ MAPS: Final = (
         writer="kernel",
         show=per_entry(_caller),
     ),
+    Map(name="denials", key=codecs.DENIAL_KEY, value=codecs.DENIAL, writer="kernel", show=per_entry(_denial)),
     Map(name="probed", value=codecs.PROBED, entries=times(1), writer="agent", show=per_entry(_probed)),
     Map(name="trials", value=codecs.STARTED, entries=times(1), writer="kernel", show=per_entry(_trial)),
     Map(

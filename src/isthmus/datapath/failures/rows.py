@@ -11,7 +11,7 @@ from isthmus import bounds
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.failures import codecs
 from isthmus.datapath.services.installed import Backend as Entry
-from isthmus.model.balancing import Backend, BackendKey, CallerFailure, Failure, Target
+from isthmus.model.balancing import Backend, BackendKey, CallerFailure, Denial, Failure, Target
 
 
 class KernelState(Struct, frozen=True):
@@ -73,6 +73,39 @@ def caller_failures(
     pairs = ((row.key, raw) for row in backends for raw in ejected.get(_target(row.key), ()))
     rows = (_caller_row(key, raw, boot=boot) for key, raw in pairs)
     return {(row.caller, row.key): row for row in rows}
+
+
+def denials(
+    entries: Sequence[tuple[bytes, bytes]], installed: Mapping[int, Entry], backends: Iterable[Backend], *, boot: float
+) -> dict[tuple[int, BackendKey], Denial]:
+    """A row for each caller that a policy denied a backend, and each row of ``backends`` with that target."""
+    denied: dict[Target, list[dict[str, Any]]] = {}
+    for key, value in entries:
+        raw = {**codecs.DENIAL_KEY.named(key), **codecs.DENIAL.named(value)}
+        entry = installed.get(raw["backend"])
+        if raw["connects"] and entry is not None and entry.generation == raw["generation"]:
+            denied.setdefault(entry.target, []).append(raw)
+    if not denied:
+        return {}
+    pairs = ((row.key, raw) for row in backends for raw in denied.get(_target(row.key), ()))
+    return {
+        (raw["caller"], key): Denial(
+            caller=raw["caller"], key=key, connects=raw["connects"], last=round(boot + raw["last"] / 1e9, 1)
+        )
+        for key, raw in pairs
+    }
+
+
+def past_denials(
+    entries: Sequence[tuple[bytes, bytes]], installed: Mapping[int, Entry], *, now: int, keep: int
+) -> list[bytes]:
+    """Select denials to delete: their backend no longer exists, or none was denied for ``keep`` ns."""
+
+    def is_past(key: bytes, raw: Mapping[str, int]) -> bool:
+        entry = installed.get(codecs.DENIAL_KEY.named(key)["backend"])
+        return entry is None or entry.generation != raw["generation"] or raw["last"] + keep < now
+
+    return [key for key, value in entries if is_past(key, codecs.DENIAL.named(value))]
 
 
 class Idle(NamedTuple):

@@ -1,4 +1,4 @@
-"""Keeps the tables ``failures`` and ``caller_failures`` equal to the kernel's state.
+"""Keeps the tables ``failures``, ``caller_failures`` and ``denials`` equal to the kernel's state.
 
 An event of the ring buffer triggers a comparison.
 """
@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from isthmus.datapath.failures import codecs, rows
 from isthmus.datapath.failures.caller_names import CallerNames
 from isthmus.datapath.services.installed import State
 from isthmus.model import tables
-from isthmus.model.balancing import BackendKey, CallerFailure
+from isthmus.model.balancing import BackendKey, CallerFailure, Denial
 from isthmus.model.hosts import joined
 from isthmus.statedb import Database, Snapshot, Table, WriteTxn
 
@@ -33,6 +33,11 @@ PAUSE: Final = 0.25
 
 CLOSING: Final = 60 * 10**9
 """Nanoseconds without a packet until a moved connection without a socket is dropped: FINs are no longer resent then."""
+
+DENIED: Final = 5 * 60 * 10**9
+"""Nanoseconds that a denied connect stays in ``denials``: time to look for it, until a policy has changed."""
+
+OfCaller = TypeVar("OfCaller", CallerFailure, Denial)
 
 log = logs.get("datapath")
 
@@ -108,27 +113,37 @@ class FailureWatch:
         backends, boot = snapshot.all(tables.BACKENDS) if state.failing else (), self._boot.current()
         failures = rows.failures(state, self._state.backends, backends, boot=boot)
         backends = snapshot.all(tables.BACKENDS) if state.callers else ()
-        of_callers = self._named(rows.caller_failures(state, self._state.backends, backends, boot=boot))
+        of_callers = rows.caller_failures(state, self._state.backends, backends, boot=boot)
+        denied = list(self._maps.items("denials"))
+        backends = snapshot.all(tables.BACKENDS) if denied else ()
+        denials = rows.denials(denied, self._state.backends, backends, boot=boot)
+        if self._names is not None:
+            self._names.keep({caller for caller, _ in (*of_callers, *denials)})
+        desired_rows: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
+            (tables.FAILURES, failures),
+            (tables.CALLER_FAILURES, self._named(of_callers)),
+            (tables.DENIALS, self._named(denials)),
+        )
         changes = [
             (table, desired, current)
-            for table, desired in ((tables.FAILURES, failures), (tables.CALLER_FAILURES, of_callers))
+            for table, desired in desired_rows
             if desired != (current := _current_rows(snapshot, table))
         ]
         if changes:
             with self._db.write() as txn:
                 for change in changes:
                     _exchange(txn, *change)
+        past = rows.past_denials(denied, self._state.backends, now=state.now, keep=DENIED)
+        if past:
+            self._maps.drop("denials", past)
         self._tidy(state, codecs.GATE.named(counted))
         return len(failures)
 
-    def _named(
-        self, failures: Mapping[tuple[int, BackendKey], CallerFailure]
-    ) -> dict[tuple[int, BackendKey], CallerFailure]:
+    def _named(self, found: Mapping[tuple[int, BackendKey], OfCaller]) -> dict[tuple[int, BackendKey], OfCaller]:
         """The rows with the names of their callers."""
         if self._names is None:
-            return dict(failures)
-        self._names.keep({caller for caller, _ in failures})
-        return {key: replace(row, pod=self._names.name(row.caller)) for key, row in failures.items()}
+            return dict(found)
+        return {key: replace(row, pod=self._names.name(row.caller)) for key, row in found.items()}
 
     def _tidy(self, state: rows.KernelState, counted: Mapping[str, int]) -> None:
         """Delete entries without effect. If none remains, close the gate: calls and packets then skip the maps."""

@@ -27,7 +27,7 @@ MAX_CLUSTERS: Final = 1024
 BACKEND_PROXY: Final = 1
 MAX_EJECTION: Final = 24 * 3600 * 1000
 """Longest time of an ejection in ms, so that the kernel's doubling stays within 64 bits."""
-VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed", "ejected")
+VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed", "ejected", "denied")
 """Names by value of enum verdict."""
 PROTOCOLS: Final[Mapping[Protocol, int]] = {"TCP": 6, "UDP": 17, "SCTP": 132}
 PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}

@@ -20,6 +20,9 @@ FEW_SERVICES: Final = 16
 """Services up to which all their possible keys are deleted from ``counters``. For more, the map is read first: the
 kernel ends a batch of deletions at each missing key."""
 
+COUNTED_BY_SERVICE: Final = ("counters", "denied")
+"""Maps of calls by service, cluster and verdict."""
+
 COUNTED_BY_CLUSTER: Final = ("round_trips", "traffic")
 """Maps with measurements by cluster number, which are reset before the number is reused."""
 
@@ -125,13 +128,14 @@ class GraceQueue:
         """Reset the counters of released numbers, before these are reused."""
         if clusters or len(services) > FEW_SERVICES:
             unpack = codecs.COUNTER_KEY.unpack
-            keys = [key for key, _ in self._maps.items("counters")]
+            keys = [key for name in COUNTED_BY_SERVICE for key, _ in self._maps.items(name)]
             counted = [key for key in keys if unpack(key)[0] in services or unpack(key)[1] in clusters]
         else:
             numbers = [0, *(cluster.id for cluster in self._state.clusters.values())]
             counted = [key for number in services for key in _counters(number, numbers)]
         if counted:
-            self._maps.drop("counters", counted)
+            for name in COUNTED_BY_SERVICE:
+                self._maps.drop(name, counted)
 
 
 def _counters(service: int, clusters: Iterable[int]) -> list[bytes]:

@@ -87,6 +87,13 @@ MAPS: Final = (
         writer="kernel",
         show=per_entry(views.counter),
     ),
+    Map(
+        name="denied",
+        key=codecs.COUNTER_KEY,
+        value=codecs.COUNTER,
+        writer="kernel",
+        show=per_entry(views.counter),
+    ),
     Map(name="fixed_ports", key=codecs.PORT_KEY, value=COOKIE, writer="kernel"),
     Map(name="call_places", value=codecs.CALL_PLACE, writer="kernel", carried=True),
     Map(name="tcp_calls", writer="kernel", carried=True, opaque=True),

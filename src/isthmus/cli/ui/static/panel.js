@@ -191,7 +191,7 @@ function Explanation({ service, cluster }) {
 function Flows({ service, view }) {
   const answer = useAnswer("service", { name: service.id }, 2000);
   const value = answer.value;
-  const failed = (each) => ["refused", "lost", "failed"].includes(each.verdict) || each.state === "given up";
+  const failed = (each) => ["refused", "lost", "failed", "denied"].includes(each.verdict) || each.state === "given up";
   const end = (each) => `${each.cluster} ${each.gateways.length ? `by gateway ${each.gateways[0]}` : each.address}`.trim();
   return html`
     <${Waiting} answer=${answer} what="Asking for calls" />
