@@ -51,7 +51,7 @@ enum failure_reason {
 	FAILURE_REFUSED = 1,	 /* RST */
 	FAILURE_SILENT = 2,	 /* no answer to the first SYN in time */
 	FAILURE_UNREACHABLE = 3, /* ICMP */
-	FAILURE_DENIED = 4,	 /* ICMP: administratively prohibited. It counts for nobody: no entry of a failing backend has it */
+	FAILURE_DENIED = 4,	 /* ICMP: administratively prohibited. Of flow records alone: it is no failure of a backend */
 };
 
 enum event_kind {
