@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from rows.admin_world import serving
@@ -120,3 +121,76 @@ async def test_the_status_of_a_context_has_the_process_that_keeps_its_keys(
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
     assert done.exit_code in (0, 1), done.output
     assert json.loads(done.stdout)["processes"].keys() == {"operator", "keys"}
+
+
+PODS_AS_FILES = """#!/bin/sh
+here=$(dirname "$0")
+case "$*" in
+*" get pods "*) echo listed >>"$here/lists"; cat "$here/pods.json" ;;
+*) grep -q "\\"$7\\"" "$here/pods.json" || {{
+     echo "Error from server (NotFound): pods \\"$7\\" not found" >&2
+     exit 1
+   }}
+   while [ "$1" != -- ]; do shift; done; shift; shift; exec {python} -m isthmus "$@" ;;
+esac
+"""
+"""kubectl of a cluster that has the pods of a file."""
+
+
+class Cluster:
+    """A cluster of one node, whose pods are replaced under other names."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._directory = directory
+        kubectl = directory / "kubectl"
+        kubectl.write_text(PODS_AS_FILES.format(python=sys.executable))
+        kubectl.chmod(0o755)
+        monkeypatch.setenv("PATH", str(directory), prepend=os.pathsep)
+        monkeypatch.setattr(remote, "RUN", directory)
+
+    def runs(self, **pods: str) -> None:
+        """Names of the running pods by process."""
+        items = [
+            {
+                "metadata": {"name": name, "labels": {"app.kubernetes.io/name": f"isthmus-{process}"}},
+                "spec": {"nodeName": "n1", "containers": [{"name": process}]},
+                "status": {"phase": "Running"},
+            }
+            for process, name in pods.items()
+        ]
+        (self._directory / "pods.json").write_text(json.dumps({"items": items}))
+
+    @property
+    def lists(self) -> int:
+        """Number of times that its pods were listed."""
+        return len((self._directory / "lists").read_text().splitlines())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("process", ["agent", "operator"])
+async def test_a_pod_that_was_replaced_is_found_again(cluster: Cluster, tmp_path: Path, process: str) -> None:
+    cluster.runs(**{process: "pod-1"})
+    with click.Context(click.Command("ui")):
+        [asked] = remote.find("c1")
+    async with serving(tmp_path / f"{process}.sock"):
+        cluster.runs(**{process: "pod-2"})
+        with pytest.raises(Unreachable, match='pods "pod-1" not found'):
+            await asyncio.to_thread(asked.status)
+        assert (await asyncio.to_thread(asked.status))["ready"]
+        await asyncio.to_thread(asked.close)
+
+
+async def test_the_pods_of_a_cluster_are_not_listed_for_each_attempt(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.runs(agent="pod-1")
+    with click.Context(click.Command("ui")):
+        [asked] = remote.find("c1")
+    cluster.runs()
+    readers = [asked.clone() for _ in range(3)]
+    for reader in readers * 2:
+        with pytest.raises(Unreachable, match='pods "pod-1" not found'):
+            await asyncio.to_thread(reader.status)
+    assert cluster.lists == 2  # one of the command, one of all readers

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
@@ -15,9 +17,13 @@ from click.testing import CliRunner, Result
 from rows.admin_world import serving
 
 from isthmus.admin.feed import Feed
+from isthmus.admin.query import Socket
 from isthmus.cli import output, rates, root, sockets
 from isthmus.cli.rates import Connections, Counts, Load
 from isthmus.model.flows import Flow, State, Verdict
+
+top = importlib.import_module("isthmus.cli.top")
+"""The module, whose name in its package is the command's."""
 
 ECHO = "demo/echo:80"
 
@@ -133,14 +139,65 @@ async def test_a_process_that_counts_no_calls_is_named(tmp_path: Path) -> None:
     assert "operator.sock counts no calls" in result.stderr
 
 
-def test_a_terminal_of_80_columns_has_the_whole_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isthmus.cli.top import _cells, _lines
+class Nodes:
+    """Sockets of two agents, of which only the first answers."""
 
+    def __init__(self, directory: Path) -> None:
+        self.paths = directory / "agent.sock", directory / "other.sock"
+
+    def sockets(self, **_: Any) -> list[Socket]:
+        return [Socket(path, name=name) for name, path in zip(("n1", "n2"), self.paths, strict=True)]
+
+
+@pytest.fixture
+def nodes(agent: Feed[Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    nodes = Nodes(tmp_path)
+    monkeypatch.setattr(sockets, "agents", nodes.sockets)
+    return nodes
+
+
+async def test_an_agent_that_does_not_answer_is_named_beside_the_services_of_the_others(nodes: Nodes) -> None:
+    result = await isthmus("top", "--once", "--every", "0.5")
+    assert result.exit_code == 0, result.stderr
+    head, silent, _, _, row = result.stdout.splitlines()
+    assert "1 of 2 nodes" in head
+    assert silent.startswith("n2 does not answer: no process serves")
+    assert row.split()[0] == ECHO
+    answer = json.loads((await isthmus("top", "--once", "--every", "0.5", "-o", "json")).stdout)
+    assert [row["service"] for row in answer["services"]] == [ECHO]
+    assert answer["silent"].keys() == {"n2"}
+
+
+async def test_an_agent_that_hangs_does_not_hold_up_the_others(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "PATIENCE", 0.3)
+    with socket.socket(socket.AF_UNIX) as hung:  # it accepts, and never answers
+        hung.bind(str(nodes.paths[1]))
+        hung.listen()
+        loads = top._loads(nodes.sockets(), 0.2, "")
+        first, second = await asyncio.to_thread(next, loads), await asyncio.to_thread(next, loads)
+    assert [row.service for row in first.services] == [row.service for row in second.services] == [ECHO]
+    assert first.silent == second.silent == {"n2": "it has not answered yet"}
+    await asyncio.to_thread(loads.close)
+
+
+async def test_calls_of_an_agent_that_answers_again_count_from_its_second_answer(nodes: Nodes) -> None:
+    loads = top._loads(nodes.sockets(), 0.2, "")
+    assert (await asyncio.to_thread(next, loads)).silent.keys() == {"n2"}
+    rows = [{"service": "demo/cart:80/TCP/IPv4", "cluster": "c2", "verdict": "called", "calls": 1_000_000}]
+    async with serving(nodes.paths[1], counters={"calls": lambda: rows}):
+        again = await asyncio.to_thread(next, loads)
+        assert again.silent == {}
+        assert [row.service for row in again.services] == [ECHO]
+    assert (await asyncio.to_thread(next, loads)).silent.keys() == {"n2"}
+    await asyncio.to_thread(loads.close)
+
+
+def test_a_terminal_of_80_columns_has_the_whole_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "width", lambda: 80)
     row = Load(
         service=f"a-namespace/{'long-name-' * 5}:8080", calls=12_345.6, failed=123.4, rescued=0.0, p50=0.0012, p99=1.5,
         recorded=2_000,
     )  # fmt: skip
-    lines = _lines([row], 12)
+    lines = top._lines(top.Period([row], {}), 12)
     assert max(map(len, lines)) <= 80
-    assert [cell for cell in _cells(row)[1:6] if cell not in lines[-1]] == []
+    assert [cell for cell in top._cells(row)[1:6] if cell not in lines[-1]] == []

@@ -55,9 +55,14 @@ class Socket:
         timeout: float = 10.0,
         dial: Dial | None = None,
         ended: Callable[[], str] = str,
+        name: str = "",
     ) -> None:
-        """``ended``: why the last connection that ``dial`` made ended by itself; empty where that is not known."""
+        """``ended``: why the last connection that ``dial`` made ended by itself; empty where that is not known.
+
+        ``name`` tells processes of one path apart, such as a node's; the path by default.
+        """
         self.path = path
+        self.name = name or str(path)
         self._ended = ended
         self._timeout = timeout
         self._dial = dial or partial(_unix, path)
@@ -77,9 +82,10 @@ class Socket:
     def clone(self) -> Socket:
         """Return the same process's socket for another thread: a kept connection serves one question at a time."""
         if not self._keep:
-            return Socket(self.path, timeout=self._timeout)
+            return Socket(self.path, timeout=self._timeout, name=self.name)
         dial = copy.copy(self._dial)
-        return Socket(self.path, timeout=self._timeout, dial=dial, ended=getattr(dial, "ended", str))
+        ended = getattr(dial, "ended", str)
+        return Socket(self.path, timeout=self._timeout, dial=dial, ended=ended, name=self.name)
 
     @property
     def dials(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -25,6 +25,8 @@ FLOWS: Final = 2_000
 """Records of each agent from which times are taken: a screen is for the last minute, not for a history."""
 ASKED: Final = 8
 """Agents asked at a time: through kubectl each is a process of its own."""
+PATIENCE: Final = 4.0
+"""Seconds for which a period waits for agents. One that needs longer is displayed as silent, and still waited for."""
 
 Order = Literal["calls", "failed", "p99"]
 
@@ -35,6 +37,14 @@ class Reading(NamedTuple):
     counts: Counts
     flows: list[tuple[Flow, int]]
     """Records, each with the number of calls of which the agent records one."""
+
+
+class Period(NamedTuple):
+    """Services' loads in one period, of the agents that answered at its beginning and its end."""
+
+    services: list[Load]
+    silent: Mapping[str, str]
+    """Reason for each agent that did not answer at the end of the period, by its node."""
 
 
 @click.command()
@@ -65,6 +75,8 @@ def top(
                (datapath.flows: one of 256, and all that were rescued, which are
                weighted so); empty if none was. It includes no request.
     RECORDED   connections from which these times are
+    An agent that does not answer is named above the table, which goes on
+    without its node's calls; with -o json it is in "silent".
 
     \b
     isthmus top -n demo --sort p99           slowest connects of a namespace
@@ -77,12 +89,12 @@ def top(
     redrawn = form == "table" and not once and output.is_terminal()
     try:
         with screen.screen() if redrawn else nullcontext(_print) as draw:
-            for services in _loads(agents, every, namespace):
-                services.sort(key=ORDERS[sort])
+            for period in _loads(agents, every, namespace):
+                period.services.sort(key=ORDERS[sort])
                 if form == "json":
-                    output.json({"seconds": every, "services": services}, indent=2 if once else 0)
+                    output.json({"seconds": every, **period._asdict()}, indent=2 if once else 0)
                 else:
-                    draw(_lines(services, len(agents)))
+                    draw(_lines(period, len(agents)))
                 if once:
                     break
     except QueryError as error:
@@ -98,17 +110,49 @@ ORDERS: Final[Mapping[Order, Callable[[Load], Any]]] = {
 }
 
 
-def _loads(agents: Sequence[Socket], every: float, namespace: str) -> Iterator[list[Load]]:
-    """Yield the services' loads at the end of each period, for ever."""
+def _loads(agents: Sequence[Socket], every: float, namespace: str) -> Iterator[Period]:
+    """Yield the services' loads at the end of each period, for ever. QueryError if no agent answers at first."""
     with ThreadPoolExecutor(ASKED) as pool:
-        before = list(pool.map(_read, agents))
+        readings = Readings(agents, pool)
+        before, silent = readings.take()
+        if not before:
+            raise QueryError(next(iter(silent.values())))
         while True:
             time.sleep(every)
-            now = list(pool.map(_read, agents))
-            pairs = [(then.counts, later.counts) for then, later in zip(before, now, strict=True)]
-            flows = [flow for each in now for flow in each.flows]
-            yield rates.loads(pairs, rates.connections(flows, since=time.time() - rates.WINDOW), namespace=namespace)
+            now, silent = readings.take()
+            # A rate over more than the period would be none of now: an agent counts from its second answer in a row.
+            pairs = [(before[number].counts, later.counts) for number, later in now.items() if number in before]
+            flows = [flow for each in now.values() for flow in each.flows]
+            connections = rates.connections(flows, since=time.time() - rates.WINDOW)
+            yield Period(rates.loads(pairs, connections, namespace=namespace), silent)
             before = now
+
+
+class Readings:
+    """Asks all agents at a time. One that hangs has its question open, and is asked no second one meanwhile."""
+
+    def __init__(self, agents: Sequence[Socket], pool: ThreadPoolExecutor) -> None:
+        self._agents = agents
+        self._pool = pool
+        self._open: dict[int, Future[Reading]] = {}
+        """Questions without an answer, by the agent's number."""
+
+    def take(self) -> tuple[dict[int, Reading], dict[str, str]]:
+        """Return what each agent answers within ``PATIENCE`` seconds, and reasons of the others by their names."""
+        new = {n: self._pool.submit(_read, agent) for n, agent in enumerate(self._agents) if n not in self._open}
+        self._open |= new
+        wait(new.values(), timeout=PATIENCE)
+        found: dict[int, Reading] = {}
+        silent: dict[str, str] = {}
+        for number, agent in enumerate(self._agents):
+            if not self._open[number].done():
+                silent[agent.name] = "it has not answered yet"
+                continue
+            try:
+                found[number] = self._open.pop(number).result()
+            except QueryError as error:
+                silent[agent.name] = str(error)
+        return found, silent
 
 
 def _read(agent: Socket) -> Reading:
@@ -130,12 +174,15 @@ def _flows(agent: Socket) -> list[tuple[Flow, int]]:
     return [(flow, one_of) for line in lines for flow in msgspec.convert(line.rows, list[Flow])]
 
 
-def _lines(services: Sequence[Load], agents: int) -> list[str]:
+def _lines(period: Period, agents: int) -> list[str]:
+    services, silent = period
     calls, failed = sum(row.calls for row in services), sum(row.failed for row in services)
-    nodes = f"{agents} node{'s' if agents != 1 else ''}"
+    some = f"{agents - len(silent)} of " if silent else ""
+    nodes = f"{some}{agents} node{'s' if agents != 1 else ''}"
     head = f"{time.strftime('%H:%M:%S')}   {nodes}   {calls:.1f} calls/s, {failed:.1f} failed/s"
     table = output.table_lines(HEADS, [_cells(row) for row in services], least=LEAST) if services else ["No calls"]
-    return [output.cut(head), "", *table]
+    absent = [f"{name} does not answer: {reason}" for name, reason in sorted(silent.items())]
+    return [*map(output.cut, (head, *absent)), "", *table]
 
 
 def _cells(row: Load) -> tuple[str, ...]:
