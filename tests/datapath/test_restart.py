@@ -33,6 +33,25 @@ def test_a_restart_changes_no_number_and_writes_nothing(world: World, datapath: 
     assert before == after
 
 
+def test_maps_that_the_version_before_did_not_have_are_made_beside_those_in_use(
+    world: World, datapath: Datapath
+) -> None:
+    """A new map is no other layout: numbers and counters go on."""
+    programmed(datapath.target(), ROW)
+    world.caller.tcp(VIP)
+    counted = datapath.counters()
+    datapath.close()
+    added = [path for path in Path(world.pin).rglob("*") if path.name in ("denials", "denied")]
+    assert len(added) == 2
+    for path in added:
+        path.unlink()
+    reopened = world.open()
+    assert (reopened.restored, reopened.waiting) == (True, False)
+    assert reopened.counters() == counted
+    assert all(path.exists() for path in added)
+    reopened.close()
+
+
 def test_what_came_and_went_meanwhile_is_put_right(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW, plan("gone", "10.96.7.8", group(BACKENDS[5], cluster="c9")))
     datapath.close()
