@@ -166,6 +166,10 @@ bench-export: setup-test ## from kubectl apply of an export to the first answer,
 bench-diagnose: setup-test ## how long `isthmus diagnose` takes to name each of twenty faults in a lab, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_diagnose.py
 
+bench-map: setup-test ## frames while the map of `isthmus ui` is moved and zoomed, in Debian's Chromium: ROUNDS=4 BASE=main
+	@tools/setup ui
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_map.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BASE),--base $(BASE))
+
 bench-memory: setup-dev ## what records of one peer cost in memory, and what is given back: SIZE=10 megabytes
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_memory.py $(if $(SIZE),--size $(SIZE))
 

@@ -168,6 +168,17 @@ async def test_a_server_that_goes_is_told_and_what_is_shown_is_as_of_then(browse
         await window.close()
 
 
+MOVED_AS_A_PICTURE: Final = """() => {
+    const now = performance.now, picture = globalThis.isthmusPicture;
+    performance.now = () => 0;  // a machine on which the commands of a drawing take no time
+    picture.drawAll();
+    picture.zoom(1.1, 100, 100);
+    const moving = Boolean(picture.moving);
+    performance.now = now;
+    return moving;
+}"""
+
+
 async def test_500_services_of_10_clusters_are_shown_searched_and_moved(browser: Any, tmp_path: Path) -> None:
     clusters, services = [f"c{n}" for n in range(1, 11)], [f"team{n % 20}/service-{n}" for n in range(500)]
     counters = growing(services[:100], clusters)
@@ -176,19 +187,7 @@ async def test_500_services_of_10_clusters_are_shown_searched_and_moved(browser:
         async with opened(browser, served) as tab:
             await tab.until("() => document.querySelector('canvas')?.dataset.nodes === '5000'")
             await tab.shows(".legend", "kinds of calls are drawn")
-            frames = await tab.evaluate(
-                """async () => {
-                    const picture = globalThis.isthmusPicture, began = performance.now();
-                    let count = 0;
-                    while (performance.now() - began < 2000) {
-                        picture.move(3, 1);
-                        await new Promise(requestAnimationFrame);
-                        count += 1;
-                    }
-                    return 1000 * count / (performance.now() - began);
-                }"""
-            )
-            print(f"{frames:.0f} frames a second, {await tab.evaluate('isthmusPicture.took')} ms for all of it")
+            assert await tab.evaluate(MOVED_AS_A_PICTURE)
             await tab.get_by_label("Search").fill("service-499")
             await tab.until("() => document.querySelector('canvas').dataset.nodes === '10'")
             await tab.get_by_role("button", name="Table").click()

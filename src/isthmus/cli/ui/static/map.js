@@ -6,7 +6,9 @@ import { GLYPHS, WORDS, localTimes, networkName, rateText } from "./select.js";
 const MOST_EDGES = 1500; // that are drawn at a time; the page says when there are more
 const LABELLED = 60; // edges up to which each has its rate beside it
 const SLOW = 24; // ms of a drawing from which a picture of it is moved instead, while it moves
+const LARGE = 600; // cards and lines from which that is so whatever a drawing takes: most of the work follows it, unmeasured
 const REST = 120; // ms without a movement after which a large map is drawn anew
+const LONGEST_REST = 600; // ms; on a busy machine the pauses within a gesture are longer, and a drawing in one lengthens them
 const FONT = "system-ui, sans-serif";
 
 export class Picture {
@@ -22,6 +24,7 @@ export class Picture {
     this.took = 0;
     this.enlarged = 1;
     this.movedAt = -Infinity;
+    this.rest = REST;
     this.plan = layout([], [], []);
     this.listen();
     this.observer = new ResizeObserver(() => this.resize());
@@ -36,7 +39,7 @@ export class Picture {
 
   // True while a large map is moved: what is new waits until it rests.
   get moving() {
-    return this.took > SLOW && this.image && performance.now() - this.movedAt < REST;
+    return this.large && this.image && performance.now() - this.movedAt < this.rest;
   }
 
   show(clusters, services, edges, selection) {
@@ -108,8 +111,7 @@ export class Picture {
 
   move(dx, dy) {
     this.at = { ...this.at, x: this.at.x + dx, y: this.at.y + dy };
-    this.moved = true;
-    this.movedAt = performance.now();
+    this.markMoved();
     this.draw();
   }
 
@@ -117,9 +119,17 @@ export class Picture {
     const scale = Math.min(4, Math.max(0.02, this.at.scale * factor));
     const real = scale / this.at.scale;
     this.at = { scale, x: x - (x - this.at.x) * real, y: y - (y - this.at.y) * real };
-    this.moved = true;
-    this.movedAt = performance.now();
+    this.markMoved();
     this.draw();
+  }
+
+  // A map rests after three times the pause between its last two movements.
+  markMoved() {
+    const now = performance.now();
+    const pause = now - this.movedAt;
+    this.rest = pause < LONGEST_REST ? Math.min(LONGEST_REST, Math.max(REST, 3 * pause)) : REST;
+    this.moved = true;
+    this.movedAt = now;
   }
 
   hit(x, y) {
@@ -191,10 +201,12 @@ export class Picture {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
-      const began = performance.now();
-      if (this.moving) this.drawImage();
-      else this.drawAll();
-      this.onDrawn?.({ took: performance.now() - began, nodes: this.plan.nodes.size, edges: this.plan.edges.length, drawn: this.drawn });
+      if (this.moving) {
+        this.drawImage();
+        return;
+      }
+      this.drawAll();
+      this.onDrawn?.({ took: this.took, nodes: this.plan.nodes.size, edges: this.plan.edges.length, drawn: this.drawn });
     });
   }
 
@@ -204,7 +216,7 @@ export class Picture {
     const ratio = devicePixelRatio || 1;
     const scale = this.at.scale / this.image.at.scale;
     ctx.setTransform(1, 0, 0, 1, 0, 0);
-    ctx.fillStyle = this.colours().back;
+    ctx.fillStyle = this.palette.back;
     ctx.fillRect(0, 0, canvas.width, canvas.height);
     ctx.setTransform(scale, 0, 0, scale, (this.at.x - this.image.at.x * scale) * ratio, (this.at.y - this.image.at.y * scale) * ratio);
     ctx.drawImage(this.image.canvas, 0, 0);
@@ -212,7 +224,7 @@ export class Picture {
     this.resting = setTimeout(() => {
       if (this.waiting) this.show(...this.waiting);
       else this.draw();
-    }, REST);
+    }, this.rest);
   }
 
   drawAll() {
@@ -238,7 +250,8 @@ export class Picture {
     if (this.focus) this.outline(this.focus, this.palette.focus, 4);
     this.stale = false;
     this.took = performance.now() - began;
-    if (this.took > SLOW) {
+    this.large = this.took > SLOW || this.plan.nodes.size + edges.length > LARGE;
+    if (this.large) {
       this.image ??= { canvas: document.createElement("canvas") };
       this.image.canvas.width = canvas.width;
       this.image.canvas.height = canvas.height;
