@@ -51,8 +51,8 @@ async def main() -> None:
     The last one, of all processes of the browser, depends least on what else the machine does.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each gesture")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each gesture")
     parser.add_argument("--base", default="", help="commit whose map.js is measured, too")
     options = parser.parse_args()
     variants = {"this tree": Path(STATIC).read_text()}
