@@ -37,7 +37,11 @@ EXTENSIONS = (
     "filters/udp/udp_proxy/v3/udp_proxy",
     "http/early_header_mutation/header_mutation/v3/header_mutation",
     "matching/common_inputs/network/v3/network_inputs",
+    "request_id/uuid/v3/uuid",
     "retry/host/previous_hosts/v3/previous_hosts",
+    "tracers/opentelemetry/resource_detectors/v3/static_config_resource_detector",
+    "tracers/opentelemetry/samplers/v3/parent_based_sampler",
+    "tracers/opentelemetry/samplers/v3/trace_id_ratio_based_sampler",
     "transport_sockets/internal_upstream/v3/internal_upstream",
     "transport_sockets/raw_buffer/v3/raw_buffer",
     "transport_sockets/tls/v3/tls",
@@ -46,6 +50,7 @@ EXTENSIONS = (
 )
 ROOTS = (
     "envoy/config/bootstrap/v3/bootstrap",
+    "envoy/config/trace/v3/opentelemetry",
     "envoy/service/accesslog/v3/als",
     "envoy/service/discovery/v3/discovery",
     *(f"envoy/extensions/{each}" for each in EXTENSIONS),

@@ -26,6 +26,10 @@ LABEL: Final = Syntax(_LABEL, most=317 + len("=") + 63, meaning="a label, key=va
 """Kubernetes' bounds: a key of up to 317 characters, a value of up to 63."""
 
 
+COLLECTOR: Final = r"^$|^([A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]):[1-9]\d{0,4}$"
+"""Address of a collector: no scheme, path or user, of which nothing would be used."""
+
+
 class ConfigError(Exception):
     """The configuration cannot be used; the message names source and field."""
 
@@ -304,6 +308,19 @@ class GatewaySection(Section, frozen=True):
     """Forward members' connections to the own etcd, if ``etcd.endpoints`` are https."""
 
 
+class TracingSection(Section, frozen=True):
+    """Spans of HTTP requests through the Envoys of nodes and gateways (docs/proxy.md)."""
+
+    collector: Annotated[str, Meta(pattern=COLLECTOR)] = ""
+    """Address of a collector that accepts OTLP over gRPC without TLS, ``address:port``. A name is resolved by Envoy's
+    pod, which on nodes does not know names of Services. Empty disables tracing."""
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """Share of the traces that are sampled, 0 to 1. It is decided by the trace id, so nodes and gateways with one share
+    sample the same traces."""
+    follow_callers: bool = False
+    """Follow the sampled flag of a caller's ``traceparent``. ``share`` is then for requests without that header."""
+
+
 class DnsSection(Section, frozen=True):
     """Names of imports, and the node's name server (docs/dns.md)."""
 
@@ -393,6 +410,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     datapath: DatapathSection = DatapathSection()
     proxy: ProxySection = ProxySection()
     gateway: GatewaySection = GatewaySection()
+    tracing: TracingSection = TracingSection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()
     monitor: MonitorSection = MonitorSection()

@@ -45,6 +45,7 @@ from isthmus.proxy.resources import (
     resource,
     tcp_proxy,
 )
+from isthmus.proxy.tracing import Tracing, named, of_member
 from isthmus.statedb import Derived, Reader, Snapshot
 
 LISTENER: Final = "gateway"
@@ -87,6 +88,8 @@ class GatewaySettings(NamedTuple):
     """Endpoints of the own etcd, which is reached through the gateway by its SNI; empty if it is not."""
     connections: int = 10_000
     """Maximum number of connections of each chain, and to the etcd."""
+    tracing: Tracing | None = None
+    """Traces of requests; ``None`` for none."""
 
 
 def derived(gateway: GatewaySettings) -> Derived[Resource]:
@@ -99,6 +102,8 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
             )
             members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
             yield access_log.cluster(gateway.directory, LISTENER)
+            if gateway.tracing is not None:
+                yield gateway.tracing.cluster(LISTENER)
             apart = [(each, _called_apart(reader, each, gateway)) for each in exports if _is_apart(each)]
             yield listener(gateway, apart, members)
             if gateway.etcd:
@@ -217,6 +222,8 @@ def of_export(export: Export, sets: Iterable[EndpointSet], gateway: GatewaySetti
         policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
         version = http_version(call.port)
         more: dict[str, Any] = {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
+        if version:
+            more |= named(gateway.tracing, export.name)
         if call.port.protocol == "TCP":
             more["upstream_connection_options"] = KEPT_ALIVE
         yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
@@ -306,16 +313,18 @@ def _chains(member: ClusterName, ports: Sequence[PortApart], gateway: GatewaySet
     yield _chain(f"services {member}", socket, [limited, *_by_sni()])
     yield _chain(f"health {member}", socket, [limited, *_echo()])
     for speaks in sorted({port.speaks for port in ports if port.importers is None}):
-        yield _chain(f"{speaks} {member}", socket, [limited, _filter(speaks, member)])
+        yield _chain(f"{speaks} {member}", socket, [limited, _filter(speaks, member, gateway)])
     for port in ports:
         if member in (port.importers or ()):
-            yield _chain(f"{port.target} {member}", socket, [limited, _filter(port.speaks, member, port.target)])
+            yield _chain(
+                f"{port.target} {member}", socket, [limited, _filter(port.speaks, member, gateway, port.target)]
+            )
 
 
-def _filter(speaks: Speaks, member: ClusterName, cluster: str = "") -> dict[str, Any]:
+def _filter(speaks: Speaks, member: ClusterName, gateway: GatewaySettings, cluster: str = "") -> dict[str, Any]:
     """Return the network filter that forwards a member's calls to an Envoy cluster; by default to that of the SNI."""
     if speaks == "http":
-        return http.manager(member, cluster)
+        return http.manager(member, cluster, of_member(gateway.tracing, member))
     return udp.manager(member, cluster) if speaks == "udp" else _bytes_to(cluster)
 
 

@@ -9,6 +9,7 @@ gateway removes a client's own header of that name, also in spellings that serve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -18,6 +19,7 @@ from isthmus.proxy.clusters import http_options
 from isthmus.proxy.listeners import http_manager
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.routing import OVERWRITE, OWN_HEADERS, UNSENT, route_action
+from isthmus.proxy.tracing import UNTRACED
 
 CALLER: Final = "x-isthmus-cluster"
 """Request header with the verified cluster of the caller."""
@@ -52,12 +54,12 @@ def calling_options(*, preconnect: bool) -> dict[str, Any]:
     return {"typed_extension_protocol_options": options, "connection_pool_per_downstream_connection": True}
 
 
-def calling(cluster: str, *, attempts: int, host: str) -> dict[str, Any]:
+def calling(cluster: str, *, attempts: int, host: str, tracing: Mapping[str, Any] = UNTRACED) -> dict[str, Any]:
     """Return a node's network filter that sends requests to an island's gateways.
 
     A request that no gateway received is retried; one that was sent and not answered, only if its method is idempotent.
     There is no retry after the first byte of an answer, nor of a body larger than Envoy's buffer.
-    ``host``: that of requests of HTTP/1.0 without one.
+    ``host``: that of requests of HTTP/1.0 without one. ``tracing``: fields of the connection manager.
     """
     action = partial(route_action, cluster, attempts=attempts, retry_back_off={"base_interval": duration(RETRY_AFTER)})
     methods = {"name": ":method", "string_match": {"safe_regex": {"regex": "|".join(RETRIED)}}}
@@ -73,10 +75,10 @@ def calling(cluster: str, *, attempts: int, host: str) -> dict[str, Any]:
         "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}],
         "request_headers_to_remove": OWN_HEADERS,
     }
-    return http_manager(host=host, route_config=configuration, trusted=True)
+    return http_manager(host=host, route_config=configuration, trusted=True, **tracing)
 
 
-def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
+def manager(caller: ClusterName, cluster: str = "", tracing: Mapping[str, Any] = UNTRACED) -> dict[str, Any]:
     """Return a gateway's network filter for a member's requests to an Envoy cluster; by default that of the SNI.
 
     The gateway adds no ``x-forwarded-for``, since it sees only the other island's node. It sets ``x-forwarded-proto``
@@ -96,6 +98,7 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
         early_header_mutation_extensions=before_routing(
             ("x-forwarded-proto", "http", "ADD_IF_ABSENT"), by_sni(TARGET_END)
         ),
+        **tracing,
     )
 
 

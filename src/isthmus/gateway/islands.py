@@ -39,6 +39,7 @@ from isthmus.proxy.derived import either
 from isthmus.proxy.listeners import host_of
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import KEPT_ALIVE, address, eds_cluster, eds_endpoints, resource, tcp_proxy
+from isthmus.proxy.tracing import of_service
 from isthmus.statedb import Affected, Reader, Snapshot, on_change, unit_of
 
 STAT_PREFIX: Final = "island"
@@ -160,14 +161,14 @@ def _calling(row: IslandListener, node: NodeSettings) -> Iterator[Resource]:
     sni = service_sni(row.import_of, row.port, node.domain, protocol=row.protocol, pod=row.pod)
     if row.protocol == "UDP":
         yield from udp.calling(row, sni)
-        yield _listener(row, sni, name=udp.tunnel(row), internal_listener={})
+        yield _listener(row, sni, node, name=udp.tunnel(row), internal_listener={})
     else:
         (first, *more) = [address(each, row.listen_port) for each in row.addresses]
         additional, reused = [{"address": each} for each in more], {"value": True}
-        yield _listener(row, sni, address=first, additional_addresses=additional, enable_reuse_port=reused)
+        yield _listener(row, sni, node, address=first, additional_addresses=additional, enable_reuse_port=reused)
 
 
-def _listener(row: IslandListener, sni: str, *, name: str = "", **where: Any) -> Resource:
+def _listener(row: IslandListener, sni: str, node: NodeSettings, *, name: str = "", **where: Any) -> Resource:
     """Return a listener that calls gateways by an SNI. ``where``: address fields. ``name``: by default the row's."""
     state = packed(
         FILTER_STATE,
@@ -177,7 +178,9 @@ def _listener(row: IslandListener, sni: str, *, name: str = "", **where: Any) ->
     )
     cluster = alternatives.calls_cluster(row)
     if row.http:
-        caller = http.calling(cluster, attempts=CONNECT_ATTEMPTS - 1, host=host_of(row.import_of))
+        spans = of_service(node.tracing, row.import_of, row.port)
+        host = host_of(row.import_of)
+        caller = http.calling(cluster, attempts=CONNECT_ATTEMPTS - 1, host=host, tracing=spans)
     else:
         caller = tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS)
     filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}, caller]

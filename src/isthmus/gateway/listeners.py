@@ -23,6 +23,7 @@ from isthmus.model.services import Import, Port, Service
 from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, ISLAND_PODS, SERVICES
 from isthmus.proxy.ports import Range, share_ports
 from isthmus.proxy.protocols import http_version
+from isthmus.proxy.tracing import Tracing
 from isthmus.statedb import Derived, Reader, on_change, part, unit_of
 
 ListenerKey = tuple[Any, ...]
@@ -46,6 +47,8 @@ class NodeSettings(NamedTuple):
     """Ranges of the addresses that represent such pods, at most one of each family."""
     preconnect: bool = False
     """Open connections for HTTP before they are needed."""
+    tracing: Tracing | None = None
+    """Traces of requests; ``None`` for none."""
 
 
 def derived(node: NodeSettings) -> Derived[IslandListener]:

@@ -8,6 +8,7 @@ is. Members are those whose authorities are there as files: no etcd is read.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
@@ -101,7 +102,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
         txn.put(tables.CLUSTERS, Cluster(name=cluster, own=True, state="ready", network=config.cluster.network))
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
     secrets = proxying.secrets(db, config, "gateway")
-    bootstrap = proxy.BootstrapFile(directory)
+    bootstrap = proxying.bootstrap_file(config)
     server = proxy.AdsServer(db, bootstrap.ads)
     refusals = Refusals(config.gateway.domain, lambda: secrets.members)
     access_log = AccessLog(directory, refusals.count)
@@ -168,6 +169,7 @@ def derived_tables(config: Config) -> list[Derived[Any]]:
         Path(config.proxy.directory),
         tuple(_etcd(config)) if config.gateway.etcd else (),
         config.gateway.connections,
+        proxying.tracing(config, "gateway", socket.gethostname()),
     )
     return [mcs.exports.derived(cluster, default_global=config.clusterset.default_global), exports.derived(settings)]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
-from isthmus import kube, logs, metrics, proxy
+from isthmus import bounds, kube, logs, metrics, proxy
 from isthmus.config import Config
 from isthmus.gateway import checks, exports, islands, listeners, pods
 from isthmus.gateway.listeners import NodeSettings
@@ -23,7 +23,10 @@ from isthmus.loadbalancer import claims
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
+from isthmus.processes.start import CannotStart
 from isthmus.proxy import refusals, route_objects
+from isthmus.proxy.bootstrap import NO_RUNTIME
+from isthmus.proxy.tracing import RUNTIME, Tracing
 from isthmus.running import Tasks
 from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler, Snapshot
 
@@ -55,7 +58,11 @@ def derived(config: Config) -> list[Derived[Any]]:
     listening = proxy.Listening(section.listen, section.first_port, section.ports, section.health_port)
     calls = calling(config)
     tables_of_node = proxy.derived(
-        ClusterName(config.cluster.name), config.node.name, listening, islands.xds(calls) if calls is not None else None
+        ClusterName(config.cluster.name),
+        config.node.name,
+        listening,
+        islands.xds(calls) if calls is not None else None,
+        tracing=tracing(config, "node", config.node.name),
     )
     return tables_of_node if calls is None else [*tables_of_node, pods.pods_derived(calls), listeners.derived(calls)]
 
@@ -81,7 +88,28 @@ def calling(config: Config) -> NodeSettings | None:
         section.pod_ports,
         claims.networks("gateway.pod_addresses", section.pod_addresses),
         preconnect=section.preconnect,
+        tracing=tracing(config, "node", config.node.name),
     )
+
+
+def tracing(config: Config, role: Literal["node", "gateway"], name: str) -> Tracing | None:
+    """Return the traces of this process's Envoy; ``None`` if there are none. ``name``: its node or pod."""
+    section = config.tracing
+    if not section.collector:
+        return None
+    host, _, number = section.collector.rpartition(":")
+    try:
+        port = bounds.port(number)
+    except bounds.OutOfBounds as error:
+        raise CannotStart(f"tracing.collector = {section.collector}: {error}") from None
+    cluster = ClusterName(config.cluster.name)
+    return Tracing(host.strip("[]"), port, section.share, section.follow_callers, role, cluster, name)
+
+
+def bootstrap_file(config: Config) -> proxy.BootstrapFile:
+    """Return the file that requests this process's Envoy."""
+    runtime = RUNTIME if config.tracing.collector else NO_RUNTIME
+    return proxy.BootstrapFile(Path(config.proxy.directory), runtime=runtime)
 
 
 def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> Secrets:
@@ -140,7 +168,7 @@ class Serving:
         self._node = node
         self._directory = directory
         self._served = db.initializer(tables.XDS_SERVED, PROXY)
-        self._wanted = proxy.BootstrapFile(directory)
+        self._wanted = bootstrap_file(config)
         self._server = proxy.AdsServer(db, self._wanted.ads)
 
     def __repr__(self) -> str:

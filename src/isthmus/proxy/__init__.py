@@ -15,6 +15,7 @@ Envoy only applies.
     routing.py       routes as Envoy's routes
     clusters.py      plans as Envoy's clusters and endpoints
     listeners.py     HTTP listeners
+    tracing.py       traces of requests
     derived.py       the derived tables of a node's Envoy
     ports.py         fair shares of a node's ports
     messages.py      Envoy's messages, by name, from descriptors

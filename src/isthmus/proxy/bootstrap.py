@@ -6,8 +6,10 @@ processes with one bootstrap, such as their admin sockets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -59,15 +61,24 @@ UNANSWERED_ABOVE: Final = 0.8
 KNOWN_WITHIN: Final = 0.1
 """Seconds until Envoy reacts to the fraction written to its pressure file."""
 
+NO_RUNTIME: Final[Mapping[str, int]] = MappingProxyType({})
 MAX_PROGRAM: Final = 4_000
 """Program size up to which Envoy accepts a regular expression (default 100). Sources of routes refuse expressions that
 they estimate at a quarter of it."""
 
 
 def bootstrap(
-    *, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS, ping_every: float = PING_EVERY
+    *,
+    node: str,
+    ads: Path,
+    max_connections: int = MAX_CONNECTIONS,
+    ping_every: float = PING_EVERY,
+    runtime: Mapping[str, int] = NO_RUNTIME,
 ) -> dict[str, Any]:
-    """Return the bootstrap as JSON values. ``node`` names this Envoy; ``ads`` is the discovery service's socket."""
+    """Return the bootstrap as JSON values. ``node`` names this Envoy; ``ads`` is the discovery service's socket.
+
+    ``runtime``: further values of Envoy's runtime.
+    """
     discovery = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "15s"}
     return {
         "node": {"id": node, "cluster": "isthmus"},
@@ -88,7 +99,9 @@ def bootstrap(
         "deferred_stat_options": {"enable_deferred_creation_stats": True},  # of a cluster when it is first called
         "bootstrap_extensions": [_extension("envoy.bootstrap.internal_listener", "InternalListener")],
         "layered_runtime": {
-            "layers": [{"name": "isthmus", "static_layer": {"re2.max_program_size.error_level": MAX_PROGRAM}}]
+            "layers": [
+                {"name": "isthmus", "static_layer": {"re2.max_program_size.error_level": MAX_PROGRAM, **runtime}}
+            ]
         },
         "overload_manager": {
             "resource_monitors": [
@@ -127,16 +140,19 @@ def overlay(admin: Path, pressure: Path) -> dict[str, Any]:
 class BootstrapFile:
     """The bootstrap file of a directory, which requests an Envoy. Written atomically, and only if it differs."""
 
-    def __init__(self, directory: Path, *, ping_every: float = PING_EVERY) -> None:
+    def __init__(
+        self, directory: Path, *, ping_every: float = PING_EVERY, runtime: Mapping[str, int] = NO_RUNTIME
+    ) -> None:
         self._directory = directory
         self._ping_every = ping_every
+        self._runtime = runtime
         self.ads = directory / ADS_SOCKET
         """Socket of this directory's discovery service."""
 
     def write(self, node: str) -> None:
         """Request an Envoy; a running one with another bootstrap is replaced."""
         path = self._directory / BOOTSTRAP
-        data = _encoded(bootstrap(node=node, ads=self.ads, ping_every=self._ping_every))
+        data = _encoded(bootstrap(node=node, ads=self.ads, ping_every=self._ping_every, runtime=self._runtime))
         with suppress(FileNotFoundError):
             if path.read_bytes() == data:
                 return

@@ -54,6 +54,7 @@ from isthmus.proxy.listener_shares import Listening
 from isthmus.proxy.listeners import host_of, http_listener
 from isthmus.proxy.protocols import http_version
 from isthmus.proxy.routing import cluster_name, route_configuration
+from isthmus.proxy.tracing import UNTRACED, Tracing, of_service
 from isthmus.statedb import Affected, Derived, Reader, on_change, through, unit_of
 
 BYTES_OF_COST: Final = 16_384
@@ -70,8 +71,18 @@ class XdsSource(NamedTuple):
     """Tables that it reads, as in :class:`Derived`."""
 
 
-def derived(cluster: ClusterName, node: str, listening: Listening, more: XdsSource | None = None) -> list[Derived[Any]]:
-    """Declare the tables for the agent of a node. ``more``: another source of resources for its Envoy."""
+def derived(
+    cluster: ClusterName,
+    node: str,
+    listening: Listening,
+    more: XdsSource | None = None,
+    *,
+    tracing: Tracing | None = None,
+) -> list[Derived[Any]]:
+    """Declare the tables for the agent of a node. ``more``: another source of resources for its Envoy.
+
+    ``tracing``: of requests; ``None`` for none.
+    """
     by_backends: dict[Any, Callable[..., Iterable[ServiceName]]] = {
         ENDPOINT_SETS: backends.by_endpoints,
         SERVICES: backends.by_service,
@@ -129,7 +140,7 @@ def derived(cluster: ClusterName, node: str, listening: Listening, more: XdsSour
         ),
         Derived(
             XDS,
-            compute=partial(all_resources, listening=listening, more=more),
+            compute=partial(all_resources, listening=listening, more=more, tracing=tracing),
             reads=by_xds,
             unit="unit",
             cost=cost_of,
@@ -197,15 +208,24 @@ def route_plans(
         )
 
 
-def all_resources(reader: Reader, unit: str, *, listening: Listening, more: XdsSource | None) -> Iterable[Resource]:
+def all_resources(
+    reader: Reader, unit: str, *, listening: Listening, more: XdsSource | None, tracing: Tracing | None
+) -> Iterable[Resource]:
     """Return the resources of a unit: the probed listener, one of ``more``, a port with its callers, or a Service."""
     if unit == probing.UNIT:
-        return [probing.listener(listening.addresses, listening.health_port)] if _is_wanted(reader) else ()
+        return _of_node(listening, tracing) if _is_wanted(reader) else ()
     if more is not None and more.computes(unit):
         return more.compute(reader, unit)
     if (port_key := port_of(unit)) is not None:
-        return http_resources(reader, *port_key)
+        return http_resources(reader, *port_key, tracing)
     return clusters_of(reader, ServiceName(unit))
+
+
+def _of_node(listening: Listening, tracing: Tracing | None) -> Iterator[Resource]:
+    """Yield what a node's Envoy has whatever it serves: the probed listener, and the cluster of the collector."""
+    yield probing.listener(listening.addresses, listening.health_port)
+    if tracing is not None:
+        yield tracing.cluster(probing.UNIT)
 
 
 def clusters_of(reader: Reader, service: ServiceName) -> list[Resource]:
@@ -220,7 +240,9 @@ def clusters_of(reader: Reader, service: ServiceName) -> list[Resource]:
     return of_plans(rows, http2=http2, only=only)
 
 
-def http_resources(reader: Reader, service: ServiceName, port: int, callers: str) -> Iterator[Resource]:
+def http_resources(
+    reader: Reader, service: ServiceName, port: int, callers: str, tracing: Tracing | None = None
+) -> Iterator[Resource]:
     """Yield the routes and the listener of a port for some callers."""
     attachment = reader.get(ATTACHMENTS, service)
     port_routes_row = attachment.port_routes((port, callers)) if attachment is not None else None
@@ -237,7 +259,21 @@ def http_resources(reader: Reader, service: ServiceName, port: int, callers: str
     tried.sort(key=attrgetter("order"))  # stable: matches of one rule stay in their order
     yield route_configuration(name, tried, owner=port_routes_row.owner, unit=name)
     cluster, host = cluster_name(service, port), host_of(service)
-    yield http_listener(name, addresses, port_routes_row.owner, name, cluster=cluster, host=host)
+    yield http_listener(
+        name,
+        addresses,
+        port_routes_row.owner,
+        name,
+        cluster=cluster,
+        host=host,
+        tracing=of_service(tracing, _shown(reader, service), port) if tracing is not None else UNTRACED,
+    )
+
+
+def _shown(reader: Reader, service: ServiceName) -> ServiceName:
+    """Name of a Service for people: of a derived one, its import's."""
+    row = resolve(reader, service, which="all")
+    return row.import_of if row is not None and row.import_of else service
 
 
 def _parts(reader: Reader, route: RouteKey, service: ServiceName, port: int) -> Iterable[EncodedMatch]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from isthmus.model.names import ServiceName, split
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import ADS, address, resource, tcp_proxy
+from isthmus.proxy.tracing import UNTRACED
 
 HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 ROUTER: Final = "envoy.extensions.filters.http.router.v3.Router"
@@ -26,14 +27,22 @@ BUFFER: Final = {"value": 65_536}
 
 
 def http_listener(
-    name: str, addresses: Sequence[tuple[str, int]], owner: str, unit: str, *, cluster: str, host: str
+    name: str,
+    addresses: Sequence[tuple[str, int]],
+    owner: str,
+    unit: str,
+    *,
+    cluster: str,
+    host: str,
+    tracing: Mapping[str, Any] = UNTRACED,
 ) -> Resource:
     """Return a listener on one or several addresses, which uses the routes of the same name.
 
     Two processes may open it at once (``reuse_port``). Bytes that are not HTTP are passed on to ``cluster`` unchanged.
+    ``tracing``: fields of the connection manager (:mod:`isthmus.proxy.tracing`).
     """
     (first, *more) = [address(host, port) for host, port in addresses]
-    manager = http_manager(host=host, rds={"route_config_name": name, "config_source": ADS})
+    manager = http_manager(host=host, rds={"route_config_name": name, "config_source": ADS}, **tracing)
     return resource(
         "listener",
         name,

@@ -76,6 +76,7 @@ ORIGINS: Final = {
     "musl-gcc": "Debian's musl-tools",
     "nft": "Debian's nftables",
     "openssl": "Debian's openssl",
+    "otlp-collector": _KUBE_TOOLS,
     "pg_lsclusters": "Debian's postgresql",
     "previous-release": "tools/test-upgrade installs it, where that commit is in this copy of the repository",
     "prometheus": "Debian's prometheus, which tools/setup unpacks into .cache/debian-prometheus",

@@ -16,9 +16,10 @@ from isthmus.model.tables import XDS, XDS_REFUSED, XDS_SERVED
 from isthmus.model.xds import Resource, ResourceKey
 from isthmus.proxy import AdsServer, BootstrapFile, Settings, Supervisor, address, binary, resource
 from isthmus.proxy.ads import RETRY
-from isthmus.proxy.bootstrap import PING_EVERY
+from isthmus.proxy.bootstrap import NO_RUNTIME, PING_EVERY
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import ADS
+from isthmus.proxy.tracing import RUNTIME
 from isthmus.statedb import Database
 
 HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -74,10 +75,11 @@ class EnvoyWorld:
         retry: float,
         ping_every: float,
         ready_timeout: float,
+        traced: bool,
     ) -> None:
         self.db = Database(XDS, XDS_REFUSED, XDS_SERVED) if db is None else db
         self.directory = directory
-        self.wanted = BootstrapFile(directory, ping_every=ping_every)
+        self.wanted = BootstrapFile(directory, ping_every=ping_every, runtime=RUNTIME if traced else NO_RUNTIME)
         self.server = AdsServer(self.db, self.wanted.ads, retry=retry)
         self.supervisor = Supervisor(
             Settings(binary.find(), directory, concurrency=workers, drain_time=1.0, ready_timeout=ready_timeout)
@@ -175,8 +177,9 @@ async def envoy_world(
     retry: float = RETRY,
     ping_every: float = PING_EVERY,
     ready_timeout: float = 30.0,
+    traced: bool = False,
 ) -> AsyncIterator[EnvoyWorld]:
-    """A world with an Envoy that starts; ended with everything in it."""
+    """A world with an Envoy that starts; ended with everything in it. ``traced``: an Envoy that may send spans."""
     async with AsyncExitStack() as stack:
         world = EnvoyWorld(
             directory,
@@ -186,6 +189,7 @@ async def envoy_world(
             retry=retry,
             ping_every=ping_every,
             ready_timeout=ready_timeout,
+            traced=traced,
         )
         stack.push_async_callback(world.close)
         world.serve()

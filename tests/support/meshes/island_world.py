@@ -42,6 +42,7 @@ from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Protocol
 from isthmus.processes.start import tables_of
+from isthmus.proxy.tracing import Tracing
 from isthmus.statedb import Database, Derivations
 
 DOMAIN: Final = "clusterset.local"
@@ -105,7 +106,7 @@ class Islands:
         self.gateways = [Address(host, port) for port in free_ports(1)]
         self.node_of = calling_node(directory / "node", **node)
         self.gateway_of = GatewaySettings(C2, DOMAIN, tuple(self.gateways), directory / "gateway", **gateway)
-        self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
+        self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of, tracing=self.node_of.tracing)
         declared = [exports.derived(self.gateway_of)]
         self.gateway_db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
         self.gateway_derivations = Derivations(self.gateway_db, *declared)
@@ -183,7 +184,9 @@ class Islands:
 
     async def envoy(self, directory: Path, db: Database) -> EnvoyWorld:
         """One that ends with this."""
-        self._envoys.append(await self.stack.enter_async_context(envoy_world(directory, db=db)))
+        self._envoys.append(
+            await self.stack.enter_async_context(envoy_world(directory, db=db, traced=self.node_of.tracing is not None))
+        )
         return self._envoys[-1]
 
     async def close(self) -> None:
@@ -339,6 +342,7 @@ def calling_node(
     preconnect: bool = False,
     listen: str = "",
     pod_ports: int = 100,
+    tracing: Tracing | None = None,
 ) -> NodeSettings:
     """That of c1. ``connect_timeout``: of gateways, s; by default that of a busy machine.
 
@@ -355,6 +359,7 @@ def calling_node(
         pod_ports=pod_ports,
         pod_addresses=(IPv4Network("241.0.0.0/8"),),
         preconnect=preconnect,
+        tracing=tracing,
     )
 
 

@@ -21,6 +21,7 @@ from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Protocol
 from isthmus.processes.start import tables_of
 from isthmus.proxy import Listening
 from isthmus.proxy import derived as proxy_derived
+from isthmus.proxy.tracing import Tracing
 from isthmus.sources import routes
 from isthmus.statedb import Database, Derivation, Derivations
 
@@ -55,13 +56,25 @@ def island_tables(of: NodeSettings | None) -> Iterator[Derivation]:
 class RouteWorld:
     """The tables of an agent with an Envoy, without reflectors: rows are put, and derived at once."""
 
-    def __init__(self, *addresses: str, island: NodeSettings | None = None, ports: int = 4_000) -> None:
+    def __init__(
+        self,
+        *addresses: str,
+        island: NodeSettings | None = None,
+        ports: int = 4_000,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.addresses = addresses or (f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",)
         """Where its Envoy listens: two on one machine would share a port, since it is open to a second process."""
         self._services = 0
         derived_tables: list[Derivation] = [
             *loadbalancer.derived(C1, NODE, services="multicluster"),
-            *proxy_derived(C1, NODE, Listening(self.addresses, ports=ports), islands.xds(island) if island else None),
+            *proxy_derived(
+                C1,
+                NODE,
+                Listening(self.addresses, ports=ports),
+                islands.xds(island) if island else None,
+                tracing=tracing,
+            ),
             *island_tables(island),
         ]
         self.db = Database(*tables_of(derived_tables, tables.CLUSTERS, tables.XDS_REFUSED, tables.XDS_SERVED))
