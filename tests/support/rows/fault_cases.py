@@ -301,6 +301,10 @@ def sidecar_of_other(it: Island) -> None:
 
 
 LISTS = "LIST services"
+CONTESTED = (
+    "ServiceImport demo/echo is written by somebody else again and again: set right 3 times, and from now on more and "
+    "more rarely"
+)
 CASES: dict[str, Case] = {
     # processes
     "agent ended": Case("process-ended", calls.no_process("agent"), restarted("agent")),
@@ -602,6 +606,16 @@ CASES: dict[str, Case] = {
         "object-not-written",
         object_status("409 Conflict: another field manager"),
         object_status("409 Conflict: another field manager", ServiceName("demo/other")),
+    ),
+    "two implementations of the MCS API": Case(
+        "two-writers",
+        object_status(CONTESTED),
+        object_status(CONTESTED, ServiceName("demo/other")),
+    ),
+    "object of another owner": Case(
+        "two-writers",
+        object_status("ServiceImport demo/echo exists and is not managed by isthmus-operator: left as it is"),
+        object_status("409 Conflict: the object has been modified", ServiceName("demo/other")),
     ),
     "namespace missing": Case("namespace-missing", calls.no_namespace, nothing),
     "no pod": Case("no-pods", calls.endpoints(), calls.endpoints("10.2.0.1")),

@@ -74,6 +74,9 @@ REAL: Final[dict[str, str]] = {
     "gateway silent":
         "lab/tests/test_lab_islands_etcd.py::"
         "test_an_island_whose_gateways_are_cut_off_is_stale_and_diagnose_names_them",
+    "two implementations of the MCS API":
+        "tests/mcs/test_operator_edits.py::"
+        "test_somebody_who_undoes_every_write_of_ours_costs_a_bounded_number_and_loses_in_the_end",
 }  # fmt: skip
 """Tests in which the fault itself is injected, by its name: in a lab, a namespace, a process or a file system."""
 
@@ -105,7 +108,7 @@ ELSEWHERE: Final = (
         f"{CHECKS}::test_packets_that_do_not_pass_are_a_fault_unless_the_clusters_are_islands",
     ),
     Elsewhere(
-        "two implementations of the MCS API",
+        "another implementation of the MCS API that is installed",
         "isthmus check, isthmus install",
         "✗ plan: … implements the MCS API here: both would write the same ServiceImports",
         "remove one of the two",

@@ -88,6 +88,10 @@ def of_object(facts: Facts, cluster: str, namespace: str, error: str) -> Mending
         return Mending(cure, "webhook-down")
     if "exceeded quota" in error:
         return Mending(f"{facts.kubectl(cluster, namespace)} describe resourcequota", "namespace-quota")
+    if "written by somebody else" in error or "is not managed by" in error:  # desired.writer: Contested, Refused
+        get = f"{facts.kubectl(cluster, namespace)} get serviceimports,serviceexports,services"
+        cure = f"{get} -o yaml --show-managed-fields names who; isthmus check, whether it is another MCS implementation"
+        return Mending(cure, "two-writers")
     return Mending(f"{facts.kubectl(cluster, namespace)} get serviceimports,services", "object-not-written")
 
 
