@@ -53,7 +53,7 @@ def failure(caller: int, of: Target, *, service: ServiceName = ECHO, since: floa
 
 def database(*rows: Any) -> Database:
     found: dict[type, Any] = {Backend: tables.BACKENDS, CallerFailure: tables.CALLER_FAILURES, Pod: tables.PODS}
-    db = Database(*found.values(), tables.FAILURES)
+    db = Database(*found.values(), tables.FAILURES, tables.DENIALS)
     with db.write() as txn:
         for row in rows:
             txn.put(found[type(row)], row)
