@@ -326,6 +326,21 @@ class TestTrouble:
         assert await target.update(world.objects) == {}
         assert {request.method for request in server.asked} == {"GET"}, "it is as wanted, as far as it can be here"
 
+    @pytest.mark.parametrize(("refusals", "given"), [(0, True), (4, True), (9, False)])
+    async def test_an_address_that_is_released_a_moment_later_is_asked_for_again(
+        self, server: FakeApiServer, target: ApiTarget, world: World, refusals: int, given: bool
+    ) -> None:
+        world.export()
+        world.imported()
+        world.derived()
+        world.imported(ips=("10.96.7.7",))
+        world.delete(tables.SERVICES, (ServiceName(DERIVED), "kubernetes"))
+        refusal = 'spec.clusterIPs: Invalid value: ["10.96.7.7"]: provided IP is already allocated'
+        for _ in range(refusals):
+            server.fail(status(422, "Invalid", refusal), on=lambda r: r.path == SERVICE and b"10.96.7.7" in r.body)
+        assert await target.update(world.objects) == {}
+        assert (server.objects[SERVICE]["spec"].get("clusterIP") == "10.96.7.7") == given
+
     async def test_a_namespace_that_is_ending_is_no_failure(
         self, server: FakeApiServer, target: ApiTarget, world: World
     ) -> None:

@@ -4,7 +4,8 @@ or remembered here.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +15,11 @@ from isthmus.model.names import ServiceName, split
 from isthmus.model.objects import Object
 
 log = logs.get("objects")
+
+ALLOCATED: Final = "already allocated"
+"""Text of kube-apiserver's refusal of an address that another Service has, or had until now."""
+RELEASED_WITHIN: Final = (0.05, 0.1, 0.2, 0.4, 0.0)
+"""Seconds to wait after each such refusal: a Service's deletion is shown before its addresses are released."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -53,10 +59,15 @@ class Requests:
         """Apply what is not there yet, with the fields that are preferred where the server gives them."""
         if row.preferred:
             preferred: dict[str, dict[str, Any]] = msgspec.json.decode(row.preferred)
-            try:
-                return await self.apply(row, {**body, **{key: {**body[key], **preferred[key]} for key in preferred}})
-            except kube.Invalid as error:
-                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(error))
+            wished = {**body, **{key: {**body[key], **preferred[key]} for key in preferred}}
+            for pause in RELEASED_WITHIN:
+                try:
+                    return await self.apply(row, wished)
+                except kube.Invalid as error:
+                    log.info("not given what it had before", kind=row.kind, object=row.name, why=str(error))
+                    if ALLOCATED not in str(error):
+                        break
+                await asyncio.sleep(pause)
         return await self.apply(row, body)
 
     async def patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
