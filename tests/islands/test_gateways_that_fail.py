@@ -124,11 +124,12 @@ async def test_a_get_in_flight_at_a_gateway_that_is_killed_is_answered_and_a_pos
 ) -> None:
     """By pods that take their time, so that there is much in flight.
 
-    At different rates: gateways are taken in turn, and calls of equal rates would each have one of the two.
+    Several begin at once: gateways are taken in turn, and on a busy machine one GET after one POST would each have one
+    of the two.
     """
     seen: list[str] = []
     await exported(world, speaks="http", delay=0.2, seen=seen)
-    gets, posts = Load(world, ECHO, GET), Load(world, ECHO, POST, rate=RATE * 3 // 4)
+    gets, posts = Load(world, ECHO, GET, together=4), Load(world, ECHO, POST, rate=RATE * 3 // 4, together=5)
     at = after(1.5, lambda: world.gateways[C2][0].signal(signal.SIGKILL))
     await asyncio.gather(gets.run(3), posts.run(3))
     await asyncio.gather(gets.ended(), posts.ended())

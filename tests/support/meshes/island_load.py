@@ -286,7 +286,10 @@ def http(method: str) -> Callable[[str, int, int], Awaitable[str]]:
 
 
 class Load:
-    """Calls of an import at a rate, each where the plan of that moment sends it."""
+    """Calls of an import at a rate, each where the plan of that moment sends it.
+
+    ``together``: calls that begin at once. Whoever takes gateways in turn uses all of them for each such group.
+    """
 
     def __init__(
         self,
@@ -295,8 +298,9 @@ class Load:
         ask: Callable[[str, int, int], Awaitable[str]] = tcp,
         *,
         rate: int = RATE,
+        together: int = 1,
     ) -> None:
-        self._world, self._name, self._ask, self._rate = world, name, ask, rate
+        self._world, self._name, self._ask, self._rate, self._together = world, name, ask, rate, together
         self._under_way: set[asyncio.Task[None]] = set()
         self.calls: list[Call] = []
         self.latest = 0.0
@@ -306,8 +310,9 @@ class Load:
         """Begin calls for so long."""
         began = monotonic()
         for number in range(round(seconds * self._rate)):
-            due = began + number / self._rate
-            await asyncio.sleep(max(0.0, due - monotonic()))
+            due = began + (number - number % self._together) / self._rate
+            if number % self._together == 0:
+                await asyncio.sleep(max(0.0, due - monotonic()))
             self.latest = max(self.latest, monotonic() - due)
             task = asyncio.create_task(self._call(number))
             self._under_way.add(task)
