@@ -150,13 +150,13 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(agent: Feed[Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    nodes = Nodes(tmp_path)
-    monkeypatch.setattr(sockets, "agents", nodes.sockets)
-    return nodes
+def node_agents(agent: Feed[Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    node_agents = Nodes(tmp_path)
+    monkeypatch.setattr(sockets, "agents", node_agents.sockets)
+    return node_agents
 
 
-async def test_an_agent_that_does_not_answer_is_named_beside_the_services_of_the_others(nodes: Nodes) -> None:
+async def test_an_agent_that_does_not_answer_is_named_beside_the_services_of_the_others(node_agents: Nodes) -> None:
     result = await isthmus("top", "--once", "--every", "0.5")
     assert result.exit_code == 0, result.stderr
     head, silent, _, _, row = result.stdout.splitlines()
@@ -168,23 +168,25 @@ async def test_an_agent_that_does_not_answer_is_named_beside_the_services_of_the
     assert answer["silent"].keys() == {"n2"}
 
 
-async def test_an_agent_that_hangs_does_not_hold_up_the_others(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_hangs_does_not_hold_up_the_others(
+    node_agents: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(top, "PATIENCE", 0.3)
     with socket.socket(socket.AF_UNIX) as hung:  # it accepts, and never answers
-        hung.bind(str(nodes.paths[1]))
+        hung.bind(str(node_agents.paths[1]))
         hung.listen()
-        loads = top._loads(nodes.sockets(), 0.2, "")
+        loads = top._loads(node_agents.sockets(), 0.2, "")
         first, second = await asyncio.to_thread(next, loads), await asyncio.to_thread(next, loads)
     assert [row.service for row in first.services] == [row.service for row in second.services] == [ECHO]
     assert first.silent == second.silent == {"n2": "it has not answered yet"}
     await asyncio.to_thread(loads.close)
 
 
-async def test_calls_of_an_agent_that_answers_again_count_from_its_second_answer(nodes: Nodes) -> None:
-    loads = top._loads(nodes.sockets(), 0.2, "")
+async def test_calls_of_an_agent_that_answers_again_count_from_its_second_answer(node_agents: Nodes) -> None:
+    loads = top._loads(node_agents.sockets(), 0.2, "")
     assert (await asyncio.to_thread(next, loads)).silent.keys() == {"n2"}
     rows = [{"service": "demo/cart:80/TCP/IPv4", "cluster": "c2", "verdict": "called", "calls": 1_000_000}]
-    async with serving(nodes.paths[1], counters={"calls": lambda: rows}):
+    async with serving(node_agents.paths[1], counters={"calls": lambda: rows}):
         again = await asyncio.to_thread(next, loads)
         assert again.silent == {}
         assert [row.service for row in again.services] == [ECHO]
