@@ -105,13 +105,7 @@ class Caller:
     """A process in a cgroup and the client's namespace, that calls on command."""
 
     def __init__(self, namespace: str, cgroup: Path) -> None:
-        self._process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, sys.executable, str(HERE / "bpf_caller.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: _join(cgroup),
-        )
+        self._process = started_in(namespace, cgroup, "bpf_caller.py")
 
     def calls(self, call: str, host: str, port: int, *, times: int = 1, **more: Any) -> list[dict[str, str]]:
         """Make a call a number of times; what became of each."""
@@ -143,13 +137,7 @@ class Load:
     """A process in a cgroup and a namespace that makes many calls at a time."""
 
     def __init__(self, namespace: str, cgroup: Path) -> None:
-        self._process = subprocess.Popen(
-            ["ip", "netns", "exec", namespace, sys.executable, str(HERE / "bpf_load.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: _join(cgroup),
-        )
+        self._process = started_in(namespace, cgroup, "bpf_load.py")
 
     def start(self, host: str, **asked: Any) -> None:
         """Begin; ``calls``, ``at_once``, ``timeout``, ``bytes``, ``pause``."""
@@ -189,6 +177,20 @@ class Loaded(NamedTuple):
     def failed(self) -> int:
         """How many did not end well."""
         return sum(count for how, count in self.ended.items() if how != "ok")
+
+
+def started_in(namespace: str, cgroup: Path, program: str) -> subprocess.Popen[str]:
+    """Start a program, and wait until `ip netns exec` has entered the network namespace. It is in the cgroup, too."""
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", namespace, sys.executable, str(HERE / program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: _join(cgroup),
+    )
+    wanted = Path("/run/netns", namespace).stat().st_ino
+    until(lambda: Path(f"/proc/{process.pid}/ns/net").stat().st_ino == wanted, what=f"{program} is in {namespace}")
+    return process
 
 
 def _join(cgroup: Path) -> None:
