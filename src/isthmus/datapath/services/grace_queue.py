@@ -126,15 +126,14 @@ class GraceQueue:
 
     def _forget_counters(self, services: Set[int], clusters: Set[int]) -> None:
         """Reset the counters of released numbers, before these are reused."""
-        if clusters or len(services) > FEW_SERVICES:
-            unpack = codecs.COUNTER_KEY.unpack
-            keys = [key for name in COUNTED_BY_SERVICE for key, _ in self._maps.items(name)]
-            counted = [key for key in keys if unpack(key)[0] in services or unpack(key)[1] in clusters]
-        else:
-            numbers = [0, *(cluster.id for cluster in self._state.clusters.values())]
-            counted = [key for number in services for key in _counters(number, numbers)]
-        if counted:
-            for name in COUNTED_BY_SERVICE:
+        unpack, numbers = codecs.COUNTER_KEY.unpack, [0, *(cluster.id for cluster in self._state.clusters.values())]
+        for name in COUNTED_BY_SERVICE:
+            if clusters or len(services) > FEW_SERVICES:
+                keys = [key for key, _ in self._maps.items(name)]
+                counted = [key for key in keys if unpack(key)[0] in services or unpack(key)[1] in clusters]
+            else:
+                counted = [key for number in services for key in _counters(number, numbers)]
+            if counted:
                 self._maps.drop(name, counted)
 
 
