@@ -18,7 +18,7 @@ log = logs.get("objects")
 
 ALLOCATED: Final = "already allocated"
 """Text of kube-apiserver's refusal of an address that another Service has, or had until now."""
-RELEASED_WITHIN: Final = (0.05, 0.1, 0.2, 0.4, 0.0)
+RELEASED_WITHIN: Final = (0.05, 0.1, 0.2, 0.4)
 """Seconds to wait after each such refusal: a Service's deletion is shown before its addresses are released."""
 
 
@@ -59,15 +59,21 @@ class Requests:
         """Apply what is not there yet, with the fields that are preferred where the server gives them."""
         if row.preferred:
             preferred: dict[str, dict[str, Any]] = msgspec.json.decode(row.preferred)
-            wished = {**body, **{key: {**body[key], **preferred[key]} for key in preferred}}
-            for pause in RELEASED_WITHIN:
-                try:
-                    return await self.apply(row, wished)
-                except kube.Invalid as error:
-                    log.info("not given what it had before", kind=row.kind, object=row.name, why=str(error))
-                    if ALLOCATED not in str(error):
-                        break
-                await asyncio.sleep(pause)
+            try:
+                return await self._insist(row, {**body, **{key: {**body[key], **preferred[key]} for key in preferred}})
+            except kube.Invalid as error:
+                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(error))
+        return await self.apply(row, body)
+
+    async def _insist(self, row: Object, body: dict[str, Any]) -> Any:
+        """Apply it, again while the server has not released its addresses. Raises kube.Invalid if that takes long."""
+        for pause in RELEASED_WITHIN:
+            try:
+                return await self.apply(row, body)
+            except kube.Invalid as error:
+                if ALLOCATED not in str(error):
+                    raise
+            await asyncio.sleep(pause)
         return await self.apply(row, body)
 
     async def patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:

@@ -85,7 +85,7 @@ def _still_called(serving: list[Backend], drained: Drained, about: Drained) -> b
 
 
 def _ready(drained: Condition) -> Condition:
-    """Return True once nothing is left to wait for: no new call goes to what is drained, or the drain has ended."""
+    """Return the condition Ready: true once no new call goes to what is drained, or the drain has ended."""
     done = drained["status"] == "True" or drained["reason"] == "Ended"
     return {**drained, "type": "Ready", "status": "True" if done else "False"}
 

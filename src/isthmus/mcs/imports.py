@@ -32,14 +32,14 @@ def service_import(view: View, merged: Merged) -> Draft:
         labels=words.exported_labels(merged.labels),
         annotations=_annotations(view, merged),
         status={
-            "endpointSliceObjects": slice_objects(view),
+            "endpointSliceObjects": _slice_objects(view),
             "clusters": [{"cluster": name} for name in merged.clusters],
             "conditions": _conditions(view, ips),
         },
     )
 
 
-def slice_objects(view: View) -> Literal["Present", "Absent"]:
+def _slice_objects(view: View) -> Literal["Present", "Absent"]:
     """Return whether EndpointSlices of an exporting cluster stand behind the derived Service (KEP-1645).
 
     Endpoints of clusters on other networks stand in none, and those of peers are left out where the oldest export asks
