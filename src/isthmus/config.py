@@ -321,6 +321,13 @@ class TracingSection(Section, frozen=True):
     """Follow the sampled flag of a caller's ``traceparent``. ``share`` is then for requests without that header."""
 
 
+class IdentitySection(Section, frozen=True):
+    """Proven identities of callers on flat networks (docs/identity.md). All of it is off unless enabled."""
+
+    enabled: bool = False
+    """Number the service accounts of the cluster's pods, publish the numbers and read those of peers."""
+
+
 class DnsSection(Section, frozen=True):
     """Names of imports, and the node's name server (docs/dns.md)."""
 
@@ -411,6 +418,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     proxy: ProxySection = ProxySection()
     gateway: GatewaySection = GatewaySection()
     tracing: TracingSection = TracingSection()
+    identity: IdentitySection = IdentitySection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()
     monitor: MonitorSection = MonitorSection()
