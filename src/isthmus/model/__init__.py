@@ -23,6 +23,7 @@ meaning), so that equal objects are equal rows.
     mcs.py        derived: merged exports, records to publish
     objects.py    derived: desired objects of the API server; input: observed ones
     dns.py        derived: DNS names and their answers
+    signing.py    derived: whose calls are signed, towards whom, and which ports are guarded
     xds.py        derived: Envoy's resources, and refused ones
     flows.py      a call and what came of it; streamed, not in a table
     tables.py     every table, declared once

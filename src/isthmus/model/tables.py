@@ -52,6 +52,7 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
+from isthmus.model.signing import Guard, Permit, SignedTo, Source
 from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
@@ -323,6 +324,15 @@ PLANS: Final = Table[PlanKey, Plan](
     },
     ordered=("under",),
     clustered=("service", attrgetter("service")),
+)
+
+SOURCES: Final = Table[str, Source]("sources", Source, key=attrgetter("pod"))
+SIGNED_TO: Final = Table[str, SignedTo]("signed_to", SignedTo, key=attrgetter("address"))
+GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
+    "guards", Guard, key=attrgetter("address", "port", "protocol"), indexes={"policy": Attribute("policy")}
+)
+PERMITS: Final = Table[tuple[ServiceName, int], Permit](
+    "permits", Permit, key=attrgetter("policy", "identity"), indexes={"policy": Attribute("policy")}
 )
 
 NAMES: Final = Table[tuple[str, str], Name](
