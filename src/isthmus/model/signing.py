@@ -1,0 +1,47 @@
+"""Derived rows: whose calls this node signs, towards whom, and which ports it guards (docs/identity.md)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Protocol
+
+
+class Source(Struct, frozen=True, gc=False):
+    """A pod of this node, with the number of its service account."""
+
+    pod: str
+    """namespace/name."""
+    addresses: tuple[str, ...]
+    identity: int
+
+
+class SignedTo(Struct, frozen=True, gc=False):
+    """An address of a pod in a cluster that verifies callers: SYNs to it are signed."""
+
+    address: str
+    cluster: ClusterName
+    cluster_id: int
+
+
+class Guard(Struct, frozen=True, gc=False, kw_only=True):
+    """A port of this node's pods whose callers from other clusters are verified."""
+
+    policy: ServiceName
+    """The ExportPolicy that decides."""
+    address: str
+    """Of the pod."""
+    port: int
+    protocol: Protocol
+    audit: bool = False
+    """``True`` if refusals are counted and the calls let through."""
+    require: bool = True
+    """``False`` if a caller whose signature did not arrive is taken to be who its address says."""
+
+
+class Permit(Struct, frozen=True, gc=False):
+    """An identity that a policy allows."""
+
+    policy: ServiceName
+    identity: int
