@@ -163,6 +163,9 @@ class ClustersetSection(Section, frozen=True):
     """Largest cluster id of the clusterset, as in Cilium. All clusters must agree."""
     default_global: bool = True
     """Let namespaces without the annotation ``clustermesh.cilium.io/global`` take part in the clusterset."""
+    export_status_clusters: bool = False
+    """List the clusters that may import in ``status.clusters`` of each ServiceExport, as a change of KEP-1645 proposes
+    (kubernetes/enhancements#6329). Alpha: the field goes if the change does."""
     import_families: Literal["oldest", "common"] = "oldest"
     """Address families of an import: those of the oldest export, so that a newer export takes none away, or those that
     all exports have in common, as Cilium does. All clusters must agree."""

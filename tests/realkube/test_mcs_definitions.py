@@ -12,6 +12,8 @@ from machine import programs
 
 OURS = Path(__file__).resolve().parents[2] / "deploy/crds"
 UPSTREAM = programs.BUILT / "mcs-crds"
+PROPOSED = ".status.properties.clusters."
+"""Of kubernetes/enhancements#6329, which upstream does not have yet."""
 PORT = ".spec.properties.ports.items.properties.port"
 STRICTER = {f"{PORT}.minimum": 1, f"{PORT}.maximum": 65535}
 """No port has another number, and a port of an import is one of a Service here."""
@@ -42,4 +44,5 @@ def rules(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def test_every_version_has_upstreams_fields_and_rules(kind: str, stricter: dict[str, Any]) -> None:
     ours, upstream = schemas(OURS / f"{kind}.yaml"), schemas(UPSTREAM / f"multicluster.x-k8s.io_{kind}.yaml")
     for version, schema in upstream.items():
-        assert dict(rules(ours[version])) == dict(rules(schema)) | stricter
+        found = {path: rule for path, rule in rules(ours[version]) if (kind, PROPOSED) != ("serviceexports", path[:28])}
+        assert found == dict(rules(schema)) | stricter

@@ -43,13 +43,15 @@ def derived(
     default_global: bool = True,
     max_derived_services: int = 2_500,
     import_families: ImportFamilies = "oldest",
+    list_importers: bool = False,
 ) -> list[Derived[Any]]:
     """The derived tables ``own_exports``, ``merged``, ``over_quota``, ``objects`` and ``refusals`` of the operator.
 
     ``families`` are those that Services of the cluster can have; ``default_global``: whether a namespace without
     the annotation takes part in the clusterset. ``import_families``: see :func:`isthmus.mcs.merge.merge`.
+    ``list_importers``: whether a ServiceExport's status lists the clusters that may import.
     """
-    settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)
+    settings = Settings(cluster, tuple(families), default_global=default_global, list_importers=list_importers)
     own = exports.derived(cluster, default_global=default_global)
     over = quota.declaration(cluster, max_derived_services)
     return [own, merged.derived(cluster, import_families), over, objects.derived(settings), refusals.derived(cluster)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from isthmus.desired import Condition, Draft, condition
 from isthmus.mcs import unpublished, words
@@ -15,8 +15,11 @@ PARTS: Final = {"serviceexports": "export", "services": "endpoints"}
 
 
 def export_status(view: View, mark: ExportMark) -> Draft:
-    """The conditions of the own cluster's ServiceExport; nothing else of it is ours."""
-    return Draft("ServiceExport", view.name, status={"conditions": _conditions(view, mark)})
+    """The status of the own cluster's ServiceExport; nothing else of it is ours."""
+    status: dict[str, Any] = {"conditions": _conditions(view, mark)}
+    if view.importers is not None:
+        status["clusters"] = [{"cluster": each} for each in view.importers]
+    return Draft("ServiceExport", view.name, status=status)
 
 
 def _conditions(view: View, mark: ExportMark) -> list[Condition]:

@@ -7,6 +7,7 @@ reason in its status.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from isthmus.desired import Draft, row
 from isthmus.mcs import remote, slices, unpublished
@@ -18,7 +19,7 @@ from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.mirrored_slices import mirrored
 from isthmus.mcs.unpublished import RecordStatus
-from isthmus.mcs.view import Settings, View, read
+from isthmus.mcs.view import Settings, View, read, takes_exports
 from isthmus.mcs.words import exported_labels
 from isthmus.model.clusters import Cluster, reachability_changed
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, RefusedRecord
@@ -65,7 +66,7 @@ def derived(settings: Settings) -> Derived[Object]:
             SERVICES: _service,
             ENDPOINT_SETS: _endpoint_set,
             NAMESPACES: _namespace,
-            CLUSTERS: _cluster,
+            CLUSTERS: partial(_cluster, list_importers=settings.list_importers),
             OBSERVED: _observed,
             OVER_QUOTA: unit_of("name"),
             PEER_REFUSALS: _refusal,
@@ -168,8 +169,13 @@ def _own_ranges(cluster: Cluster | None) -> tuple[str, ...]:
     return cluster.own_ranges if cluster is not None else ()
 
 
-def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What a cluster exports, when its state or network changes; what it has endpoints of, when its network does."""
+def _cluster(
+    reader: Reader, old: Cluster | None, new: Cluster | None, *, list_importers: bool
+) -> Iterable[ServiceName]:
+    """What a cluster exports, when its state or network changes; what it has endpoints of, when its network does.
+
+    Where importers are listed, every own export when a peer comes or goes.
+    """
     row = new or old
     if row is None:
         return set()
@@ -182,4 +188,6 @@ def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterab
         names.update(merged.name for peer in peers for merged in reader.by(MERGED, "cluster", peer))
         sets = (each for peer in peers for each in reader.by(ENDPOINT_SETS, "cluster", peer))
         names.update(name for each in sets for name in _served_by(reader, each.service))
+    if list_importers and takes_exports(old) != takes_exports(new):
+        names.update(mark.name for mark in reader.all(EXPORT_MARKS))
     return names

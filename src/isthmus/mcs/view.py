@@ -10,11 +10,11 @@ from msgspec import structs
 from isthmus.desired import is_our_row
 from isthmus.mcs import unpublished
 from isthmus.mcs.exports import agreed, is_shared_namespace, takes_slices
-from isthmus.mcs.merged import AWAITED
+from isthmus.mcs.merged import AWAITED, may_import
 from isthmus.mcs.unpublished import RecordStatus
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
-from isthmus.model.clusters import PeerState, Reachability, reachability
+from isthmus.model.clusters import Cluster, PeerState, Reachability, reachability
 from isthmus.model.hosts import canonical, family
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ClusterName, ServiceName, derived, split
@@ -56,6 +56,8 @@ class Settings(NamedTuple):
     cluster: ClusterName
     families: tuple[Family, ...] = ("IPv4",)
     default_global: bool = True
+    list_importers: bool = False
+    """The status of a ServiceExport lists the clusters that may import."""
 
 
 class View(NamedTuple):
@@ -90,6 +92,8 @@ class View(NamedTuple):
     over_quota: OverQuota | None
     refused: tuple[PeerRefusal, ...]
     """Records of the own cluster's export that peers do not take."""
+    importers: tuple[ClusterName, ...] | None
+    """Peers for which the own cluster's export is available; None where the status is not to list them."""
     unpublished: tuple[RecordStatus, ...]
     """Records of the own cluster's export whose last change the own etcd does not have."""
     not_taken: tuple[RefusedRecord, ...]
@@ -194,6 +198,7 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         endpoints_ready=merged is None or _endpoints_ready(reader, merged, behind, sets),
         over_quota=reader.get(OVER_QUOTA, name),
         refused=_records(reader, PEER_REFUSALS, name),
+        importers=_importers(reader, own, name) if settings.list_importers else None,
         unpublished=unpublished.read(reader, name),
         not_taken=_records(reader, REFUSED_RECORDS, name),
         stale=_in_state(reader, merged, "stale"),
@@ -239,6 +244,20 @@ def _records(reader: Reader, table: Table[Any, R], name: ServiceName) -> tuple[R
         return ()
     rows = (row for each in (name, derived(name)) for row in reader.by(table, "name", each))
     return tuple(sorted(rows, key=lambda row: (row.cluster, row.kind)))
+
+
+def _importers(reader: Reader, own: OwnExport | None, name: ServiceName) -> tuple[ClusterName, ...]:
+    """Return the peers that the own export lets import, but for those that refuse its record or are not trusted."""
+    if own is None or own.export is None:
+        return ()
+    refusing = {row.cluster for row in reader.by(PEER_REFUSALS, "name", name) if row.kind == "serviceexports"}
+    peers = (row.name for row in reader.all(CLUSTERS) if takes_exports(row) and row.name not in refusing)
+    return tuple(sorted(peer for peer in peers if may_import(peer, own.export)))
+
+
+def takes_exports(cluster: Cluster | None) -> bool:
+    """True for a peer to which exports are available; what was refused or is not trusted takes no part."""
+    return cluster is not None and not cluster.own and cluster.state not in ("refused", "distrusted")
 
 
 def _in_state(reader: Reader, merged: Merged | None, state: PeerState) -> tuple[ClusterName, ...]:

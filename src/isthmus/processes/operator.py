@@ -360,6 +360,7 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
             default_global=shared,
             max_derived_services=config.clusterset.max_derived_services,
             import_families=config.clusterset.import_families,
+            list_importers=config.clusterset.export_status_clusters,
         ),
         refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
         own_ranges.derived(cluster),

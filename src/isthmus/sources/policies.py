@@ -194,12 +194,11 @@ def _share(ref: wire.ClusterRef, field: str) -> Share:
         weight=_weight(ref.weight, field),
         region=ref.region or "",
         zone=ref.zone or "",
-        labels=cluster_labels(ref.match_labels or {}, f"{field}.matchLabels"),
+        labels=_labels(ref.match_labels or {}, f"{field}.matchLabels"),
     )
 
 
-def cluster_labels(labels: dict[str, str], field: str) -> Labels:
-    """Labels by which a policy selects clusters, within bounds."""
+def _labels(labels: dict[str, str], field: str) -> Labels:
     if len(labels) > MAX_LABELS:
         raise Invalid(f"{field}: {len(labels)} labels, more than {MAX_LABELS}")
     for key, value in labels.items():

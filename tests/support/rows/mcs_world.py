@@ -48,6 +48,7 @@ class World:
         default_global: bool = True,
         cluster: ClusterName = ClusterName("c1"),  # noqa: B008
         max_derived_services: int = 2_500,
+        list_importers: bool = False,
     ) -> None:
         self.cluster = cluster
         self.db = Database(
@@ -68,6 +69,7 @@ class World:
             families or ("IPv4",),
             default_global=default_global,
             max_derived_services=max_derived_services,
+            list_importers=list_importers,
         )
         self.derivations = Derivations(self.db, *derived)
         self.version = 1_000_000
