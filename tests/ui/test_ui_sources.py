@@ -34,7 +34,6 @@ async def test_rates_after_a_pause_are_not_those_of_the_pause(tmp_path: Path, mo
         broken.clear()
         await until(readings)
         assert source.process().counts[0].time >= paused
-        source.stop()
 
 
 async def test_rates_are_not_taken_over_a_clock_that_is_set_back(
@@ -58,7 +57,6 @@ async def test_rates_are_not_taken_over_a_clock_that_is_set_back(
         await until(anew)
         found = [each.time for each in source.process().counts]
         assert found == sorted(found)
-        source.stop()
 
 
 async def test_tables_that_a_process_serves_no_more_are_forgotten(
@@ -80,4 +78,3 @@ async def test_tables_that_a_process_serves_no_more_are_forgotten(
             return not await known()
 
         await until(forgotten)
-        source.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -69,19 +70,26 @@ async def agents(folder: Path, *names: str, **more: Any) -> AsyncIterator[tuple[
         for name in names:
             db = Database(*AGENT_TABLES)
             processes.append(await stack.enter_async_context(serving(folder / f"{name}.sock", db=db, **more)))
-        yield (
-            processes,
-            [
-                Source(
-                    Socket(folder / f"{name}.sock"),
-                    cluster=name,
-                    name="agent",
-                    words=("--socket", str(folder / f"{name}.sock")),
-                    changed=lambda: None,
-                )
-                for name in names
-            ],
-        )
+        sources = [
+            Source(
+                Socket(folder / f"{name}.sock"),
+                cluster=name,
+                name="agent",
+                words=("--socket", str(folder / f"{name}.sock")),
+                changed=lambda: None,
+            )
+            for name in names
+        ]
+        try:
+            yield processes, sources
+        finally:
+            for source in sources:
+                source.stop()
+            await until(_nobody_asks)  # a connection that is accepted while the server closes would stay open
+
+
+async def _nobody_asks() -> bool:
+    return not any(thread.name.startswith("status of ") for thread in threading.enumerate())
 
 
 async def until(holds: Callable[[], Awaitable[Any]]) -> Any:

@@ -141,7 +141,12 @@ class Source:
         if self.name == "agent":
             readers.append(("flows", self._follow_flows))
         for name, read in readers:
-            threading.Thread(target=self._keep, args=(name, read, self._socket.clone()), daemon=True).start()
+            threading.Thread(
+                name=f"{name} of {self.cluster}/{self.name}",
+                target=self._keep,
+                args=(name, read, self._socket.clone()),
+                daemon=True,
+            ).start()
 
     def stop(self) -> None:
         """End the readers, each after what it waits for."""
