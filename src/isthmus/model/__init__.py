@@ -15,6 +15,7 @@ meaning), so that equal objects are equal rows.
     clusters.py   input: the clusters of the clusterset, and policies for peers
     links.py      input: ClusterLinks
     policies.py   input: distribution of calls over clusters
+    export_policies.py  input: callers of the own exports
     drains.py     input: clusters, nodes and services that take no new call
     redirects.py  overrides: input rows, and their effect on a node
     routes.py     input: HTTPRoutes and GRPCRoutes, and ReferenceGrants

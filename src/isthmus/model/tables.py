@@ -20,6 +20,7 @@ from isthmus.model.balancing import (
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
+from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
 from isthmus.model.links import Link
 from isthmus.model.mcs import (
@@ -194,6 +195,10 @@ POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
     Policy,
     key=attrgetter("policy_kind", "name"),
     indexes={"target": lambda row: ((row.kind, row.target),), "service": Attribute("service")},
+)
+
+EXPORT_POLICIES: Final = Table[ServiceName, ExportPolicy](
+    "export_policies", ExportPolicy, key=attrgetter("name"), indexes={"namespace": Attribute("namespace")}
 )
 
 DRAINS: Final = Table[ServiceName, DrainRequest]("drains", DrainRequest, key=attrgetter("name"))

@@ -19,6 +19,7 @@ from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
 from isthmus.sources import (
     drains,
+    export_policies,
     host_ports,
     links,
     local_redirects,
@@ -93,6 +94,8 @@ def feeds(
             Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)
             for kind, name in GLOBAL_TRAFFIC_POLICIES
         ),
+        # Not optional: a gateway that may not list policies must not take it for their absence.
+        Feed(policy_kinds.EXPORT_POLICY, model.EXPORT_POLICIES, export_policies.export_policy, written="status"),
         Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),

@@ -194,11 +194,12 @@ def _share(ref: wire.ClusterRef, field: str) -> Share:
         weight=_weight(ref.weight, field),
         region=ref.region or "",
         zone=ref.zone or "",
-        labels=_labels(ref.match_labels or {}, f"{field}.matchLabels"),
+        labels=cluster_labels(ref.match_labels or {}, f"{field}.matchLabels"),
     )
 
 
-def _labels(labels: dict[str, str], field: str) -> Labels:
+def cluster_labels(labels: dict[str, str], field: str) -> Labels:
+    """Labels by which a policy selects clusters, within bounds."""
     if len(labels) > MAX_LABELS:
         raise Invalid(f"{field}: {len(labels)} labels, more than {MAX_LABELS}")
     for key, value in labels.items():

@@ -1,4 +1,4 @@
-"""isthmus.io and flomesh.io: policies of how calls are shared out over clusters."""
+"""isthmus.io and flomesh.io: policies of how calls are shared out over clusters, and of who may call."""
 
 from __future__ import annotations
 
@@ -105,6 +105,47 @@ class GlobalTrafficPolicy(Wire, frozen=True):
     spec: GlobalTrafficPolicySpec = GlobalTrafficPolicySpec()
 
 
+class ExportTarget(Wire, frozen=True):
+    """A ServiceExport of the policy's namespace."""
+
+    name: str = ""
+
+
+class AllowedCallers(Wire, frozen=True):
+    """Callers that match every given field."""
+
+    cluster: str | None = None
+    cluster_labels: dict[str, str] | None = None
+    namespace: str | None = None
+    service_account: str | None = None
+
+
+class ExportPolicySpec(Wire, frozen=True):
+    """Who may call the target."""
+
+    target: ExportTarget | None = None
+    allow: list[AllowedCallers] | None = None
+    audit: bool = False
+    enforce: str | None = None
+    unsigned: str | None = None
+
+
+class ExportPolicyStatus(Wire, frozen=True):
+    """Observed state of the policy."""
+
+    observed_generation: int = 0
+    conditions: list[Condition] | None = None
+
+
+class ExportPolicy(Wire, frozen=True):
+    """A policy of who may call exports."""
+
+    metadata: Meta
+    spec: ExportPolicySpec = ExportPolicySpec()
+    status: ExportPolicyStatus | None = None
+
+
+EXPORT_POLICY: Final = Kind("isthmus.io", "v1alpha1", "exportpolicies", "ExportPolicy", ExportPolicy)
 TRAFFIC_POLICY: Final = Kind("isthmus.io", "v1alpha1", "trafficpolicies", "TrafficPolicy", TrafficPolicy)
 FLOMESH_POLICY: Final = Kind(
     "flomesh.io", "v1alpha1", "globaltrafficpolicies", "GlobalTrafficPolicy", GlobalTrafficPolicy
