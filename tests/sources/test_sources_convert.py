@@ -408,3 +408,11 @@ def test_pods_and_namespaces_choose_by_annotation_or_label(place: str) -> None:
 
 def test_a_pod_without_address_has_none() -> None:
     assert machines.pod(wire(core.Pod, status={"phase": "Pending"})).addresses == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "account"),
+    [("front", "front"), ("team.front-1", "team.front-1"), (None, ""), ("../kube-system", ""), ("a" * 254, "")],
+)
+def test_a_pod_has_the_account_that_it_runs_as(written: str | None, account: str) -> None:
+    assert machines.pod(wire(core.Pod, spec={"serviceAccountName": written})).service_account == account

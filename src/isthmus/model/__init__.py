@@ -12,6 +12,7 @@ meaning), so that equal objects are equal rows.
     sources.py    names of the sources of input rows, and their precedence
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
     pods.py       pods of the node whose calls are left alone
+    identities.py input: numbers of service accounts, of every cluster
     clusters.py   input: the clusters of the clusterset, and policies for peers
     links.py      input: ClusterLinks
     policies.py   input: distribution of calls over clusters

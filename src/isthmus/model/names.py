@@ -19,6 +19,10 @@ LOCAL: Final = ClusterName("")
 
 LABEL: Final = Syntax(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", most=63, meaning="a DNS label")
 """A DNS label in lower case (RFC 1123)."""
+SUBDOMAIN: Final = Syntax(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", most=253, meaning="a DNS subdomain"
+)
+"""The name of most objects, among them service accounts (RFC 1123, as Kubernetes reads it)."""
 QUALIFIED: Final = Syntax(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
     most=253 + len("/") + 63,

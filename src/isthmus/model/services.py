@@ -281,3 +281,4 @@ class Pod(Struct, frozen=True, gc=False, kw_only=True):
     mesh: str = ""
     """Part of a service mesh that redirects the pod's calls, such as ``container istio-proxy``; empty without one."""
     host_network: bool = False
+    service_account: str = ""

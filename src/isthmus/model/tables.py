@@ -21,6 +21,7 @@ from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
 from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.identities import Identity
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
 from isthmus.model.links import Link
 from isthmus.model.mcs import (
@@ -166,6 +167,16 @@ NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=attrgette
 NODES: Final = Table[str, Node]("nodes", Node, key=attrgetter("name"), indexes={"address": attrgetter("addresses")})
 PODS: Final = Table[str, Pod](
     "pods", Pod, key=attrgetter("name"), indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
+)
+
+IDENTITIES: Final = Table[tuple[ClusterName, int], Identity](
+    "identities",
+    Identity,
+    key=attrgetter("cluster", "number"),
+    indexes={
+        "cluster": Attribute("cluster"),
+        "account": lambda row: ((row.cluster, row.namespace, row.service_account),),
+    },
 )
 
 IGNORED_PODS: Final = Table[str, IgnoredPod]("ignored_pods", IgnoredPod, key=attrgetter("name"))

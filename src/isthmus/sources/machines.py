@@ -8,6 +8,7 @@ from isthmus import bounds
 from isthmus.kube.objects import core
 from isthmus.kube.objects.meta import Meta
 from isthmus.model.addresses import is_range
+from isthmus.model.names import SUBDOMAIN
 from isthmus.model.pods import DatapathChoice
 from isthmus.model.services import Namespace, Node, Pod, Port, Protocol
 from isthmus.sources.normal import PROTOCOLS, addresses, name_of, pairs
@@ -70,6 +71,7 @@ def pod(wire: core.Pod) -> Pod:
         datapath=_datapath(wire.metadata),
         mesh=_mesh(wire),
         host_network=wire.spec.host_network,
+        service_account=_service_account(wire.spec),
     )
 
 
@@ -90,6 +92,12 @@ def _mesh(wire: core.Pod) -> str:
         return f"container {sidecars[0]}"
     ambient = (wire.metadata.annotations or {}).get(AMBIENT) == "enabled"
     return f"annotation {AMBIENT}" if ambient else ""
+
+
+def _service_account(spec: core.PodSpec) -> str:
+    """Return the name of the pod's account; empty for one that is no object's name, which no API server stores."""
+    name = spec.service_account_name or ""
+    return name if SUBDOMAIN.fits(name) else ""
 
 
 def _ports(spec: core.PodSpec) -> tuple[Port, ...]:

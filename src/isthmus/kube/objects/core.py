@@ -157,6 +157,7 @@ class PodSpec(Wire, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     host_network: bool = False
+    service_account_name: str | None = None
 
 
 class PodIP(Wire, frozen=True):
