@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from meshes.route_world import C2
+from msgspec.structs import replace
 
 from isthmus.clusterset import certificates
 from isthmus.gateway import checks, exports, tls
@@ -19,12 +20,21 @@ from isthmus.gateway.refusals import REASONS, FailedConnection, Refusals
 from isthmus.gateway.secrets import KEEP, Identity, Secrets, read_bundles
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
+from isthmus.model.export_policies import Allow, ExportPolicy
 from isthmus.model.hosts import Endpoint as Address
 from isthmus.model.islands import TrustBundle
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
-from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, OWN_EXPORTS, TRUST_BUNDLES, XDS
+from isthmus.model.tables import (
+    CLUSTERS,
+    EXPORT_POLICIES,
+    GATEWAY_CHECKS,
+    OWN_EXPORTS,
+    PEER_POLICIES,
+    TRUST_BUNDLES,
+    XDS,
+)
 from isthmus.netlink import sock_diag
 from isthmus.processes.start import tables_of
 from isthmus.proxy.delta import MESSAGES
@@ -197,6 +207,110 @@ def test_the_chains_of_an_export_for_some_clusters_end_with_it() -> None:
     with db.write() as txn:
         txn.delete(OWN_EXPORTS, ECHO)
     assert chain_names() == {"refused", "services c1", "health c1"}
+
+
+def policy(*clusters: str, name: str = "callers", **fields: Any) -> ExportPolicy:
+    rules = tuple(Allow(cluster=ClusterName(each)) for each in clusters)
+    return ExportPolicy(**({"name": ServiceName(f"demo/{name}"), "allow": rules} | fields))
+
+
+def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
+    """The members of c1, c3 and c4 that a gateway of c2 lets call the export, by its listener."""
+    derived = exports.derived(OF._replace(policies=True))
+    db = Database(*tables_of([derived]))
+    derivations = Derivations(db, derived)
+    with db.write() as txn:
+        txn.put(OWN_EXPORTS, OwnExport(name=ECHO, export=export(importers=importers)))
+        for each in ("c1", "c3", "c4"):
+            txn.put(TRUST_BUNDLES, TrustBundle((ClusterName(each),)))
+    while derivations.step():  # policies are read last, as in a gateway that runs
+        pass
+    with db.write() as txn:
+        for judging in policies:
+            txn.put(EXPORT_POLICIES, judging)
+    while derivations.step():
+        pass
+    [row] = [each for each in db.snapshot().all(XDS) if each.type == "listener"]
+    names = {chain.name for chain in message(MESSAGES["listener"]).FromString(row.body).filter_chains}
+    clusters = {each.name for each in db.snapshot().all(XDS) if each.type == "cluster" and each.owner != "Gateway"}
+    sni = service_sni(ECHO, 80, DOMAIN)
+    if sni in clusters:
+        return "every member"
+    return " ".join(sorted(name.rpartition(" ")[2] for name in names if name.startswith(f"{sni} restricted")))
+
+
+@pytest.mark.parametrize(
+    ("policies", "importers", "want"),
+    [
+        ((), None, "every member"),
+        ((policy("c3"),), None, "c3"),
+        ((policy("c3", "c4", "c9"),), None, "c3 c4"),
+        ((policy(),), None, ""),
+        ((policy(allow=(Allow(),)),), None, "every member"),
+        ((policy(allow=(Allow(namespace="shop"),)),), None, "every member"),
+        ((policy(allow=(Allow(cluster=ClusterName("c3"), service_account="web"),)),), None, "c3"),
+        ((policy(allow=(Allow(labels=(("class", "gold"),)),)),), None, ""),
+        ((policy(allow=(Allow(cluster=ClusterName("c3"), labels=(("a", "b"),)),)),), None, ""),
+        ((policy(invalid="spec.allow: missing"),), None, ""),
+        ((policy("c3", audit=True),), None, "every member"),
+        ((policy("c3", audit=True),), "c4", "c4"),
+        ((policy("c3", "c4"),), "c4, c1", "c4"),
+        ((policy("c3"),), "", ""),
+        ((policy("c3", target="other"),), None, "every member"),
+        ((policy("c3"), policy("c4", name="narrow", target="echo")), None, "c4"),
+        ((policy("c3", created="2026-02-01"), policy("c4", name="z", created="2026-01-01")), None, "c4"),
+        ((replace(policy("c3"), name=ServiceName("other/callers")),), None, "every member"),
+    ],
+    ids=[
+        "none",
+        "one cluster",
+        "clusters, one of them no member",
+        "nobody",
+        "anybody",
+        "a namespace of any cluster",
+        "an account of a cluster",
+        "labels, which a gateway does not know",
+        "labels of a cluster, which a gateway does not know",
+        "invalid",
+        "audit",
+        "audit beside importers",
+        "a cluster has to be in both",
+        "importers without any",
+        "of another export",
+        "the export's own comes first",
+        "the older comes first",
+        "of another namespace",
+    ],
+)
+def test_a_policy_and_the_annotation_have_one_meaning_at_gateways(
+    policies: tuple[ExportPolicy, ...], importers: str | None, want: str
+) -> None:
+    assert callers(*policies, importers=importers) == want
+
+
+def test_a_policy_limits_ports_of_udp_and_http_as_others_whatever_it_enforces() -> None:
+    """Calls of all of them come by TLS, so that the certificate names the cluster in each."""
+    row = export(ports=(Port("", 53, "UDP"), Port("http", 80)))
+    db = Database(EXPORT_POLICIES)
+    with db.write() as txn:
+        txn.put(EXPORT_POLICIES, policy("c3", enforce="tcp"))
+    judged = exports.judged(db.snapshot(), row, OF._replace(policies=True))
+    udp, http = (service_sni(ECHO, 53, DOMAIN, protocol="UDP"), service_sni(ECHO, 80, DOMAIN))
+    assert chains(OwnExport(name=ECHO, export=judged)) == PLAIN | {
+        f"{udp} restricted c3": {f"c3/{udp}"},
+        f"{http} restricted c3": {f"c3/{http}"},
+        "refused": PLAIN["refused"] | {f"c1/{udp}", f"c1/{http}"},
+    }
+
+
+def test_a_starting_gateway_admits_nobody_before_it_has_read_the_policies() -> None:
+    db = Database(PEER_POLICIES, EXPORT_POLICIES)
+    done = db.initializer(EXPORT_POLICIES, "kubernetes")
+    members = [ClusterName("c1")]
+    assert exports.trusted_apart(db.snapshot(), members, policies=True) is None
+    with db.write() as txn:
+        done.complete(txn)
+    assert exports.trusted_apart(db.snapshot(), members, policies=True) == [("c1",)]
 
 
 def test_an_export_for_nobody_has_no_chain() -> None:

@@ -11,6 +11,8 @@ caller that names no member matches a chain that refuses every certificate.
 A member's chain for services forwards a connection to the Envoy cluster named like the SNI. It matches only the suffix
 of the SNI, the rest is the caller's choice. Exports for some clusters only have their own chains, HTTP ports share one,
 and UDP ports another. The names of their Envoy clusters have other suffixes, so that only these chains reach them.
+
+An export is for some clusters only by its annotation, by an ExportPolicy, or by both; a cluster has to be in each.
 """
 
 from __future__ import annotations
@@ -19,17 +21,30 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from isthmus.gateway import access_log, http, tls, udp
 from isthmus.gateway.matching import ALPN, SNI, OnMatch, by_suffix, by_value, to_chain
 from isthmus.gateway.naming import etcd_sni, health_sni, node_identity, protocol, service_sni, services_suffix
+from isthmus.identity import allow
 from isthmus.mcs.merged import importers
+from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
+from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.hosts import Endpoint
 from isthmus.model.mcs import OwnExport
-from isthmus.model.names import ClusterName, ServiceName, pod_id
+from isthmus.model.names import ClusterName, ServiceName, pod_id, split
 from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, PEER_POLICIES, TRUST_BUNDLES, XDS
+from isthmus.model.tables import (
+    CLUSTERS,
+    ENDPOINT_SETS,
+    EXPORT_POLICIES,
+    OWN_EXPORTS,
+    PEER_POLICIES,
+    TRUST_BUNDLES,
+    XDS,
+)
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
@@ -90,6 +105,8 @@ class GatewaySettings(NamedTuple):
     """Maximum number of connections of each chain, and to the etcd."""
     tracing: Tracing | None = None
     """Traces of requests; ``None`` for none."""
+    policies: bool = False
+    """``True`` if ExportPolicies are read and enforced."""
 
 
 def derived(gateway: GatewaySettings) -> Derived[Resource]:
@@ -98,7 +115,8 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
             exports = sorted(
-                (row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda export: export.name
+                (judged(reader, row.export, gateway) for row in reader.all(OWN_EXPORTS) if row.export),
+                key=lambda export: export.name,
             )
             members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
             yield access_log.cluster(gateway.directory, LISTENER)
@@ -111,36 +129,65 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
             return
         row = reader.get(OWN_EXPORTS, ServiceName(unit))
         if row is not None and row.export is not None:
-            yield from of_export(row.export, _own_sets(reader, row.export, gateway), gateway)
+            export = judged(reader, row.export, gateway)
+            yield from of_export(export, _own_sets(reader, export, gateway), gateway)
 
     def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[str]:
         row = new or old
         if row is not None and _is_own(row, gateway.cluster):
             yield row.service
             own = reader.get(OWN_EXPORTS, row.service)
-            if own is not None and own.export is not None and _has_pods_apart(own.export):
+            if own is not None and own.export is not None and _has_pods_apart(judged(reader, own.export, gateway)):
                 yield LISTENER
 
-    reads: dict[Any, Any] = {OWN_EXPORTS: _by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
+    def by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
+        """An export affects its own resources, and the listener if it has chains of its own, now or before."""
+        row = new or old
+        if row is not None:
+            yield row.name
+        found = [each.export for each in (old, new) if each is not None and each.export is not None]
+        if any(_is_apart(judged(reader, each, gateway)) for each in found):
+            yield LISTENER
+
+    reads: dict[Any, Any] = {OWN_EXPORTS: by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
     reads[TRUST_BUNDLES] = lambda reader, old, new: (LISTENER,)
+    if gateway.policies:
+        reads[EXPORT_POLICIES] = _by_policy
     return Derived(XDS, compute=compute, reads=reads, unit="unit")
 
 
-def trusted_apart(snapshot: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]] | None:
+def trusted_apart(
+    snapshot: Snapshot, members: Collection[ClusterName], *, policies: bool = False
+) -> list[tuple[ClusterName, ...]] | None:
     """Trust each member by a file of its own, in its own chains.
 
-    ``None`` until distrusted peers are known, so that a starting gateway admits none of them.
+    ``None`` until distrusted peers are known, and the policies if they are read, so that a starting gateway admits
+    nobody whom these refuse.
     """
-    return [(each,) for each in members] if snapshot.initialized(PEER_POLICIES) else None
+    known = snapshot.initialized(PEER_POLICIES, *([EXPORT_POLICIES] if policies else []))
+    return [(each,) for each in members] if known else None
 
 
-def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
-    """An export affects its own resources, and the listener if it has chains of its own, now or before."""
+def judged(reader: Reader, export: Export, gateway: GatewaySettings) -> Export:
+    """Return an export with its importers limited to the clusters that its ExportPolicy allows."""
+    policies = reader.by(EXPORT_POLICIES, "namespace", split(export.name)[0]) if gateway.policies else ()
+    policy = allow.judge(policies, export.name)
+    if policy is None or policy.audit:
+        return export
+    # A gateway reads no records of other clusters, so it does not know their labels.
+    allowed, named = allow.clusters_allowed(policy, {}), importers(export)
+    if allowed is None:
+        return export
+    both = allowed if named is None else allowed & set(named)
+    return replace(export, annotations=tuple({**dict(export.annotations), IMPORTERS: ",".join(sorted(both))}.items()))
+
+
+def _by_policy(reader: Reader, old: ExportPolicy | None, new: ExportPolicy | None) -> Iterator[str]:
+    """A policy affects every export of its namespace, and the listener, whose chains are for the clusters it allows."""
     row = new or old
     if row is not None:
-        yield row.name
-    if any(_is_apart(each.export) for each in (old, new) if each is not None and each.export is not None):
         yield LISTENER
+        yield from (each.name for each in reader.all(OWN_EXPORTS) if split(each.name)[0] == row.namespace)
 
 
 def _by_own_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

@@ -45,6 +45,11 @@ KUBERNETES: Final = ("services", "endpoint_sets", "export_marks", "namespaces", 
 PORT: Final = 15_443
 
 
+def sources(config: Config) -> tuple[str, ...]:
+    """Names of the tables that are read from the API server."""
+    return (*KUBERNETES, "export_policies") if config.identity.enabled else KUBERNETES
+
+
 def run(config: Config) -> int:
     """The process; its exit code."""
     return start("gateway", main, config)
@@ -96,7 +101,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     derived = derived_tables(config)
     db = Database(*tables_of(derived, tables.FAULTS, tables.CLUSTERS, tables.PEER_POLICIES, *proxying.TABLES))
     reflectors = kubernetes.reflectors(
-        db, client, tables=KUBERNETES, cluster=cluster, namespace=config.kubernetes.namespace
+        db, client, tables=sources(config), cluster=cluster, namespace=config.kubernetes.namespace
     )
     with db.write() as txn:
         txn.put(tables.CLUSTERS, Cluster(name=cluster, own=True, state="ready", network=config.cluster.network))
@@ -170,6 +175,7 @@ def derived_tables(config: Config) -> list[Derived[Any]]:
         tuple(_etcd(config)) if config.gateway.etcd else (),
         config.gateway.connections,
         proxying.tracing(config, "gateway", socket.gethostname()),
+        policies=config.identity.enabled,
     )
     return [mcs.exports.derived(cluster, default_global=config.clusterset.default_global), exports.derived(settings)]
 

@@ -118,7 +118,9 @@ def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> S
     return Secrets(
         db,
         Path(config.proxy.directory),
-        apart=islands.trusted_apart if role == "node" else exports.trusted_apart,
+        apart=islands.trusted_apart
+        if role == "node"
+        else partial(exports.trusted_apart, policies=config.identity.enabled),
         identity=Identity(folder / f"{role}.crt", folder / f"{role}.key"),
         trust=Path(section.trust or config.clusterset.directory),
         domain=section.domain,
