@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import tracemalloc
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.records import decoding, endpoints, exports, identity, keys
+from isthmus.clusterset.records.signing import Signing
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
 
@@ -349,6 +351,37 @@ def test_a_gateway_is_a_name_or_an_address_and_a_port(gateway: str, taken: bool)
         json.dumps({"gateways": [gateway, "good:1"], "new": {}}).encode(), now=decoding.wall_clock()
     )
     assert decoded.gateways == ((gateway, "good:1") if taken else ("good:1",))
+
+
+PUBLIC_KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.mark.parametrize(
+    ("signing", "read"),
+    [
+        ({"key": PUBLIC_KEY, "verifies": True, "new": 1}, Signing(PUBLIC_KEY, True)),
+        ({"key": PUBLIC_KEY}, Signing(PUBLIC_KEY)),
+        ({"verifies": True}, Signing("", True)),
+        ({"key": PUBLIC_KEY[:-4], "verifies": True}, Signing("", True)),
+        ({"key": PUBLIC_KEY + "AAAA"}, Signing()),
+        ({"key": base64.b64encode(bytes(31)).decode()}, Signing()),
+        ({"key": "é" * 44}, Signing()),
+        ({"key": "?" * 44}, Signing()),
+        ({"key": base64.b64encode(bytes(32)).decode()}, Signing()),
+        ({"key": base64.b64encode((1).to_bytes(32, "little")).decode(), "verifies": True}, Signing("", True)),
+        ({"key": 5, "verifies": True}, Signing()),
+        ({"key": PUBLIC_KEY, "verifies": "yes"}, Signing()),
+        ("x", Signing()),
+        (None, Signing()),
+        ([{"key": PUBLIC_KEY}], Signing()),
+    ],
+)
+def test_a_key_of_signatures_that_can_be_none_is_left_out_alone(signing: object, read: Signing) -> None:
+    """Too short, too long, no base64, a point of low order, another type: the description keeps its other values."""
+    value = json.dumps({"region": "r1", "signing": signing}).encode()
+    decoded = identity.decode_description(value, now=decoding.wall_clock())
+    assert (decoded.signing, decoded.region) == (read, "r1")
+    assert identity.decode_description(identity.encode(decoded), now=decoding.wall_clock()) == decoded
 
 
 def test_labels_that_cannot_be_any_are_left_out_and_the_others_count() -> None:

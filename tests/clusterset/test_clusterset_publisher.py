@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from peers.etcd_server import EtcdServer
 from isthmus.clusterset.publishing import targets as publishing
 from isthmus.clusterset.publishing.publisher import TIMINGS, Publisher, PublisherTimings
 from isthmus.clusterset.records import keys
+from isthmus.clusterset.records.signing import Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Listing, Session
 from isthmus.mcs import exports, records
@@ -88,9 +89,13 @@ class Cluster:
 
 @asynccontextmanager
 async def publishing_cluster(
-    session: Session, cluster: Cluster, *, timings: PublisherTimings = TIMINGS
+    session: Session,
+    cluster: Cluster,
+    *,
+    timings: PublisherTimings = TIMINGS,
+    signing: Callable[[], Signing] | None = None,
 ) -> AsyncIterator[Publisher]:
-    publisher = Publisher(cluster.db, session, OWN, timings=timings)
+    publisher = Publisher(cluster.db, session, OWN, timings=timings, signing=signing)
     own = exports.derived(ClusterName("c1"), default_global=True)
     derivations = Derivations(cluster.db, own, records.derived(ClusterName("c1"), 1))
     tasks = [asyncio.create_task(derivations.run()), asyncio.create_task(publisher.run())]
@@ -180,6 +185,22 @@ async def test_a_drain_that_begins_while_the_description_is_written_stays_publis
             session.released.set()
             await asyncio.sleep(0.2)
             assert json.loads((await appears(session, key)).value)["drains"][0]["target"] == "c1"
+
+
+async def test_a_key_of_signatures_is_published_with_the_description_and_so_is_the_next_one(etcd: Session) -> None:
+    key, current = keys.description(ClusterName("c1")), [Signing()]
+    timings = PublisherTimings(signing_every=0.05)
+    cluster = Cluster()
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster, timings=timings, signing=lambda: current[0]):
+        assert "signing" not in json.loads((await appears(etcd, key)).value)
+        for current[0] in (Signing("first", True), Signing("second", True)):
+            async with asyncio.timeout(60):
+                while current[0].key.encode() not in (await appears(etcd, key)).value:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        described = json.loads((await appears(etcd, key)).value)
+        assert described["signing"] == {"key": "second", "verifies": True}
+        assert described["region"] == "eu"
 
 
 async def test_no_canary_before_the_sources_are_complete_and_the_data_is_there(etcd: Session) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,15 @@ from peers.mirroring import mirroring
 
 from isthmus.clusterset import joining
 from isthmus.clusterset.peers import peer_files
-from isthmus.clusterset.records import keys
+from isthmus.clusterset.records import identity, keys
+from isthmus.clusterset.records.decoding import wall_clock
+from isthmus.clusterset.records.signing import Signing
 from isthmus.etcd import Session
+from isthmus.identity.keys import new_private_key, public_key
 from isthmus.model.names import ClusterName
+from isthmus.times import timestamp
 
+C2 = ClusterName("c2")
 ECHO = {"c2:demo/echo": ["10.2.1.1"]}
 
 
@@ -63,6 +70,27 @@ async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
         await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
         await seen.state("c2", "ready")
         assert seen.cluster("c2").reason == ""
+
+
+async def test_a_peer_that_signs_and_whose_clock_is_off_is_reported_and_stays_ready(
+    peer_session: Session, peers: Peers
+) -> None:
+    def beat(ahead: float) -> bytes:
+        return timestamp(wall_clock() + timedelta(seconds=ahead)).encode()
+
+    signing = Signing(key=base64.b64encode(public_key(new_private_key())).decode(), verifies=True)
+    await peer_session.put(keys.description(C2), identity.encode(identity.Description(signing=signing)))
+    await peer_session.put(keys.HEARTBEAT, beat(-90))
+    async with following(peers) as seen:
+        row = await seen.state("c2", "ready")
+        assert (row.signing_key, row.verifies) == (signing.key, True)
+        await peer_session.put(keys.HEARTBEAT, beat(0))
+        await peer_session.put(keys.HEARTBEAT, beat(130))
+        await peer_session.put(keys.HEARTBEAT, beat(131))
+        await seen.until_true(lambda: "its clock is 2 min or more ahead of ours" in seen.cluster("c2").reason)
+        assert seen.cluster("c2").state == "ready"
+        await peer_session.put(keys.HEARTBEAT, b"no time")
+        await seen.until_true(lambda: seen.cluster("c2").reason == "")
 
 
 async def test_a_publisher_whose_lease_ends_is_silent_at_once_and_withdraws_nothing(

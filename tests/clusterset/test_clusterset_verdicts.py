@@ -21,6 +21,7 @@ from isthmus.clusterset.peers.peer_status import (
 )
 from isthmus.clusterset.peers.timings import TIMINGS
 from isthmus.clusterset.records.identity import Capabilities, ClusterConfig, Description
+from isthmus.clusterset.records.signing import Signing
 from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
 
@@ -41,7 +42,21 @@ def facts(**known: Any) -> PeerFacts:
     return PeerFacts(name=ClusterName("c2"), kinds=BOTH, lifetime=600.0, **known)
 
 
+SIGNS = Description(signing=Signing("key"))
+
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "its clock is ahead, and it signs": (
+        {**FOLLOWED, "description": SIGNS, "clock_ahead": 61.0},
+        "ready",
+        "its clock is 1 min or more ahead of ours, so signatures of callers are not accepted",
+    ),
+    "its clock is behind, and it signs": (
+        {**FOLLOWED, "description": SIGNS, "clock_ahead": -200.0},
+        "ready",
+        "its clock is 3 min or more behind ours, so signatures of callers are not accepted",
+    ),
+    "its clock is a minute off": ({**FOLLOWED, "description": SIGNS, "clock_ahead": 60.0}, "ready", ""),
+    "its clock is off, and it does not sign": ({**FOLLOWED, "clock_ahead": 600.0}, "ready", ""),
     "nothing is known": ({}, "connecting", ""),
     "its file cannot be used": ({"lost": ago(1), "failure": "no YAML"}, "connecting", "no YAML"),
     "its etcd never answered": (

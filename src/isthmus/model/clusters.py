@@ -51,6 +51,10 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Addresses of its gateways, ``host:port``, for calls from other networks."""
     drains: tuple[Drain, ...] = ()
     """Drains that a peer publishes, of itself or of parts of it."""
+    signing_key: str = ""
+    """X25519 public key of a peer in base64, by which signatures of callers are made; empty if it publishes none."""
+    verifies: bool = False
+    """``True`` if its nodes verify signatures of callers."""
     version: str = ""
     """Version of its Isthmus, empty if it runs another implementation."""
     connected: bool = False

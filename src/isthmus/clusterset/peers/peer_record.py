@@ -10,6 +10,7 @@ Nothing here awaits but ``judge_when_due``: sessions with the peer's etcd are ``
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +27,7 @@ from isthmus.clusterset.peers.peer_status import Heartbeat, PeerFacts, judge, st
 from isthmus.clusterset.records import forms as record_forms
 from isthmus.clusterset.records import identity, quotas, refusals
 from isthmus.clusterset.records.admission import Admission
+from isthmus.clusterset.records.decoding import wall_clock
 from isthmus.clusterset.records.identity import ClusterConfig
 from isthmus.clusterset.records.refusals import RefusedRecords
 from isthmus.etcd import KeyValue
@@ -62,6 +64,8 @@ class PeerRecord:
         """True if the rows in the tables are marked as lapsed, or were deleted instead."""
         self._last_beat: tuple[int, bytes] | None = None
         """Revision and value of the heartbeat last seen: the same key read again is no sign of life."""
+        self._last_ahead = 0.0
+        """Seconds by which the time in the last heartbeat was ahead of the system's clock."""
         self._changed = asyncio.Event()
         self.forms = forms
         self.faults = Faults(db, FAULTS, CLUSTERS.name, kind=f"published by {peer.name}")
@@ -268,10 +272,21 @@ class PeerRecord:
         if kv is not None:
             if (kv.mod_revision, kv.value) != self._last_beat:  # an etcd that lost its data counts from 1 again
                 self._last_beat = (kv.mod_revision, kv.value)
-                self.record(heartbeat=Heartbeat(time=self.now(), good_for=self._timings.late, beating=True))
+                beat = Heartbeat(time=self.now(), good_for=self._timings.late, beating=True)
+                self.record(heartbeat=beat, clock_ahead=self._clock_ahead(kv.value))
         elif beat is None or beat.exists:
             good_for = 0.0 if self._last_beat else self._timings.absent
             self.record(heartbeat=Heartbeat(time=self.now(), exists=False, good_for=good_for))
+
+    def _clock_ahead(self, beat: bytes) -> float:
+        """Seconds by which a heartbeat's time is ahead of the system's clock; 0 unless it was so twice in a row.
+
+        The first heartbeat that is read after a break may have been written up to its interval before.
+        """
+        before, self._last_ahead = self._last_ahead, 0.0
+        with contextlib.suppress(bounds.OutOfBounds, UnicodeDecodeError):
+            self._last_ahead = (bounds.timestamp(beat.decode("ascii")) - wall_clock()).total_seconds()
+        return min(before, self._last_ahead, key=abs) if before * self._last_ahead > 0 else 0.0
 
     def mirrored(self, running: bool) -> None:
         self._record_copies(unmirrored=None if running else self.facts.unmirrored or self.now())

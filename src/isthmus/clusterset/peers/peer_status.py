@@ -28,6 +28,10 @@ CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
 
 
+MAX_SKEW: Final = 60.0
+"""Seconds by which clocks may differ: a receiver accepts the epochs before and after its own (identity/keys.py)."""
+
+
 class Heartbeat(Struct, frozen=True, gc=False, kw_only=True):
     """The last sign of life of a peer's publisher."""
 
@@ -94,6 +98,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
 
     heartbeat: Heartbeat | None = None
     """Heartbeat of its publisher; ``None`` behind a mirror, which copies none."""
+    clock_ahead: float = 0.0
+    """Seconds by which its clock is ahead of ours, negative if it is behind; 0 if unknown, as behind a mirror."""
     unmirrored: datetime | None = None
     """Time since which no mirror is running; relevant for copies only."""
 
@@ -109,7 +115,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
     """The row of a peer. ``began`` is empty where the facts have no time for it: the state begins when it is seen."""
     state, reason = _verdict(facts, now)
     if state not in ("distrusted", "refused"):
-        reason = "; ".join(filter(None, (reason, expiring(facts, now))))
+        reason = "; ".join(filter(None, (reason, expiring(facts, now), skewed(facts))))
     began = _state_began(state, facts, now)
     described = facts.description or Description()
     capabilities = facts.config.capabilities if facts.config is not None else identity.Capabilities()
@@ -129,6 +135,8 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         labels=identity.label_pairs(described.labels),
         gateways=described.gateways,
         drains=described.drains,
+        signing_key=described.signing.key,
+        verifies=described.signing.verifies,
         version=described.version,
         connected=facts.links.get(CONFIG, False),
         failures=facts.failures,
@@ -170,6 +178,16 @@ def expiring(facts: PeerFacts, now: datetime) -> str:
     if now >= end:
         return f"{file} ended at {end:%Y-%m-%d %H:%M} UTC: every new connection is refused until it is renewed"
     return f"{file} ends at {end:%Y-%m-%d %H:%M} UTC: from then on every new connection is refused"
+
+
+def skewed(facts: PeerFacts) -> str:
+    """Warning that the clock of a cluster that signs differs by more than signatures bear; empty if it does not."""
+    signs = facts.description is not None and facts.description.signing.key
+    if not signs or abs(facts.clock_ahead) <= MAX_SKEW:
+        return ""
+    direction = "ahead of" if facts.clock_ahead > 0 else "behind"
+    minutes = abs(facts.clock_ahead) // 60
+    return f"its clock is {minutes:.0f} min or more {direction} ours, so signatures of callers are not accepted"
 
 
 def first_expiry(facts: PeerFacts) -> Expiry | None:

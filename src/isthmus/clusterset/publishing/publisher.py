@@ -22,6 +22,7 @@ from msgspec import Struct
 from isthmus import __version__, logs
 from isthmus.clusterset.publishing.targets import KINDS, records_target, refusals_target
 from isthmus.clusterset.records import identity, keys
+from isthmus.clusterset.records.signing import NONE, Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
@@ -52,6 +53,8 @@ class PublisherTimings(Struct, frozen=True, gc=False, kw_only=True):
     """TTL of the heartbeat's lease. Its end deletes the key, so readers notice at once that no publisher runs."""
     renew_every: float = 5.0
     """Interval of renewals of that lease: a third of its TTL, so that one may fail."""
+    signing_every: float = 5.0
+    """Interval of looks at the own cluster's key of signatures."""
     after_a_foreign_write: float = 5.0
     """Minimum interval between complete rewrites when another client changes our keys."""
 
@@ -74,7 +77,8 @@ class PublisherStats(Struct, frozen=True, gc=False):
 class Publisher:
     """Publishes RECORDS of a database as one cluster into one etcd. :meth:`run` never returns.
 
-    ``failing`` is called with the keys of records that were tried while some fail.
+    ``failing`` is called with the keys of records that were tried while some fail. ``signing`` returns the cluster's
+    own key of signatures; ``None`` publishes none.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Publisher:
         *,
         max_connected_clusters: identity.Most = 255,
         failing: Callable[[Collection[Any]], None] | None = None,
+        signing: Callable[[], Signing] | None = None,
         now: Callable[[], datetime] = _now,
         timings: PublisherTimings = TIMINGS,
     ) -> None:
@@ -92,6 +97,7 @@ class Publisher:
         self._session = session
         self._name = ClusterName(cluster.name)
         self._section = cluster
+        self._signing = signing
         self._now = now
         self._timings = timings
         self._target = records_target(session, self._name)
@@ -133,12 +139,16 @@ class Publisher:
             tasks.start("refusals", self.refusals.run)
             tasks.start("presence", self._presence)
             tasks.start("drains", self._drains)
+            if self._signing is not None:
+                tasks.start("signing", self._follow_signing)
             tasks.start("heartbeat", self._heartbeat)
 
     def _description(self) -> bytes:
         asked = (row.drain for row in self._db.snapshot().all(DRAINING) if row.by == self._name)
         published = [each for each in asked if each.kind != "Cluster" or each.target == self._name]
-        return identity.encode(identity.own_description(self._section, version=__version__, drains=published))
+        signing = self._signing() if self._signing is not None else NONE
+        described = identity.own_description(self._section, version=__version__, drains=published, signing=signing)
+        return identity.encode(described)
 
     async def _drains(self) -> None:
         """Publish the own cluster's drains with its description, as they come and go; :meth:`_presence` begins."""
@@ -153,6 +163,15 @@ class Publisher:
             except (Transient, Expired, EtcdError) as error:
                 log.warning("drains are not published yet", why=str(error), attempt=retry.failed())
                 await retry.pause()
+
+    async def _follow_signing(self) -> None:
+        """Publish another key of signatures with the description, soon after it appears."""
+        await self._db.until(lambda snapshot: snapshot.initialized(DRAINING))
+        while True:
+            await asyncio.sleep(self._timings.signing_every)
+            if self._description() != self._identity[keys.description(self._name)]:
+                with suppress(Transient, Expired, EtcdError):  # tried again; _presence reports it
+                    await self._publish_identity()
 
     async def _presence(self) -> None:
         """Publish configuration and canaries, and again whenever the store was lost or lost them."""

@@ -6,11 +6,12 @@ them is enough for peers. A record counts as failing if no etcd takes it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from isthmus.clusterset.publishing.publisher import Publisher, PublisherStats
 from isthmus.clusterset.records import identity
+from isthmus.clusterset.records.signing import Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session
 from isthmus.model.tables import RECORDS_STATUS
@@ -19,7 +20,10 @@ from isthmus.statedb import Database
 
 
 class Publishers:
-    """Publishes RECORDS of a database to each etcd, given by its name. :meth:`run` never returns."""
+    """Publishes RECORDS of a database to each etcd, given by its name. :meth:`run` never returns.
+
+    ``signing``: as for :class:`Publisher`.
+    """
 
     def __init__(
         self,
@@ -28,11 +32,17 @@ class Publishers:
         cluster: ClusterSection,
         *,
         max_connected_clusters: identity.Most = 255,
+        signing: Callable[[], Signing] | None = None,
     ) -> None:
         self._db = db
         self._publishers = {
             name: Publisher(
-                db, session, cluster, max_connected_clusters=max_connected_clusters, failing=self._write_failures
+                db,
+                session,
+                cluster,
+                max_connected_clusters=max_connected_clusters,
+                failing=self._write_failures,
+                signing=signing,
             )
             for name, session in sessions.items()
         }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct, structs
 
 from isthmus import bounds
 from isthmus.clusterset.errors import RecordError
-from isthmus.clusterset.records import decoding
+from isthmus.clusterset.records import decoding, signing
+from isthmus.clusterset.records.signing import Signing
 from isthmus.config import LABEL, ClusterSection
 from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName
@@ -74,6 +75,8 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     """Labels, each key=value."""
     drains: tuple[Drain, ...] = ()
     """Drains of the cluster itself, its nodes, or its part of a service; a cluster cannot drain another one."""
+    signing: Signing = signing.NONE
+    """How its nodes sign and verify the identity of callers."""
 
     def away_since(self, now: datetime) -> datetime | None:
         """Time since which a mirror has not reached the cluster, never after ``now``; None while it does."""
@@ -89,8 +92,12 @@ class _Config(Struct, gc=False):
     capabilities: Capabilities | None = None
 
 
+class _Described(Description, frozen=True, gc=False):
+    signing: Any = None
+
+
 _config = msgspec.json.Decoder(_Config)
-_description = msgspec.json.Decoder(Description)
+_description = msgspec.json.Decoder(_Described)
 
 
 def decode_config(value: bytes) -> ClusterConfig:
@@ -102,7 +109,8 @@ def decode_config(value: bytes) -> ClusterConfig:
 def decode_description(value: bytes, *, now: datetime) -> Description:
     """Decode a cluster's description; empty if it is malformed. Invalid gateways and labels are dropped.
 
-    A malformed time is replaced by ``now``; a drain with a malformed time or without a target is dropped.
+    A malformed time is replaced by ``now``; a drain with a malformed time or without a target is dropped, and so is a
+    malformed key of signatures.
     """
     try:
         decoded = decoding.decode(value, _description, limit=LIMIT)
@@ -123,6 +131,7 @@ def bounded(description: Description, *, now: datetime) -> Description:
         silent=_time(description.silent, now=now),
         labels=tuple(filter(LABEL.fits, description.labels))[:MOST_LABELS],
         drains=tuple(valid for drain in description.drains[:MOST_DRAINS] if (valid := _drain(drain)) is not None),
+        signing=signing.bounded(description.signing),
     )
 
 
@@ -170,7 +179,9 @@ def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
     return ClusterConfig(section.id, capabilities)
 
 
-def own_description(section: ClusterSection, *, version: str, drains: Iterable[Drain] = ()) -> Description:
+def own_description(
+    section: ClusterSection, *, version: str, drains: Iterable[Drain] = (), signing: Signing = signing.NONE
+) -> Description:
     """Our own description, for other clusters of Isthmus."""
     asked = tuple(sorted(drains, key=lambda drain: (drain.kind, drain.target, drain.reason)))[:MOST_DRAINS]
     return Description(
@@ -181,6 +192,7 @@ def own_description(section: ClusterSection, *, version: str, drains: Iterable[D
         version,
         labels=section.labels,
         drains=asked,
+        signing=signing,
     )
 
 

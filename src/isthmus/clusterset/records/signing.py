@@ -1,0 +1,56 @@
+"""The field ``signing`` of a cluster's description: how its nodes prove who calls, and whether they verify it.
+
+    "signing": {"key": "<X25519 public key, base64>", "verifies": true}
+
+A key that cannot be one is refused alone; the description keeps its other values.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from msgspec import Struct
+
+LENGTH: Final = 44
+"""Characters of 32 bytes in base64, with padding."""
+_PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+"""Any private key: a point of low order gives a shared secret of zero with each, which the library refuses."""
+
+
+class Signing(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A cluster's public key and abilities; all of it is empty in a cluster without identities of callers."""
+
+    key: str = ""
+    """X25519 public key in base64; empty if it has none."""
+    verifies: bool = False
+    """True if its nodes verify signed calls, so that it is worth signing them."""
+
+
+NONE: Final = Signing()
+"""The field of a cluster without one; records leave it out."""
+
+
+def bounded(value: object) -> Signing:
+    """The field with its key checked, from a decoded one or from any JSON value; empty if it is malformed."""
+    try:
+        signing = value if isinstance(value, Signing) else NONE if value is None else msgspec.convert(value, Signing)
+    except msgspec.ValidationError:
+        return NONE
+    if signing.key and not public_key(signing.key):
+        signing = Signing(verifies=signing.verifies)
+    return signing if signing != NONE else NONE
+
+
+def public_key(text: str) -> bytes:
+    """The 32 bytes of a public key in base64; empty if it is none, or a point of low order (RFC 7748, section 6.1)."""
+    if len(text) != LENGTH:
+        return b""
+    try:
+        key = base64.b64decode(text, validate=True)
+        _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        return b""
+    return key
