@@ -14,7 +14,7 @@ from peers.etcd_server import EtcdServer
 from isthmus.clusterset.publishing import targets as publishing
 from isthmus.clusterset.publishing.publisher import TIMINGS, Publisher, PublisherTimings
 from isthmus.clusterset.records import keys
-from isthmus.clusterset.records.signing import Signing
+from isthmus.clusterset.records.signing import NONE, Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Listing, Session
 from isthmus.mcs import exports, records
@@ -188,7 +188,7 @@ async def test_a_drain_that_begins_while_the_description_is_written_stays_publis
 
 
 async def test_a_key_of_signatures_is_published_with_the_description_and_so_is_the_next_one(etcd: Session) -> None:
-    key, current = keys.description(ClusterName("c1")), [Signing()]
+    key, current = keys.description(ClusterName("c1")), [NONE]
     timings = PublisherTimings(signing_every=0.05)
     cluster = Cluster()
     cluster.complete()
