@@ -67,6 +67,8 @@ CLUSTER_SCOPED: Final = {
     "gateway_checks",
     "refused_gateways",
     "trust_bundles",
+    "identities",
+    "signed_to",
 }
 OWN_NAME: Final = {"faults", "services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
@@ -86,6 +88,7 @@ def names(row: Row) -> list[str]:
     names = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
     names.append((row.get("route") or ("", ""))[1])
     names.append((row.get("drain") or {}).get("target"))
+    names += [row.get("policy"), row.get("pod")] if not any(names) else []
     if not any(names) and isinstance(key, Sequence):
         names = [key if isinstance(key, str) else " ".join(map(str, key))]
     return list(dict.fromkeys(name for name in names if name))
@@ -194,6 +197,12 @@ def _check(row: Row) -> str:
 
 def _requirement(row: Row) -> str:
     return " ".join(text(each) for each in (row["key"], row["operator"], row["values"]) if each)
+
+
+def _callers(rule: Row) -> str:
+    """Callers that a rule of an ExportPolicy allows, by cluster, namespace and service account: ``c2/shop/web``."""
+    cluster = ",".join([*filter(None, [rule["cluster"]]), *(f"{key}={value}" for key, value in rule["labels"])])
+    return "/".join([cluster or "*", rule["namespace"] or "*", rule["service_account"] or "*"])
 
 
 def _affinity(row: Row) -> str:
@@ -439,6 +448,35 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("REASON", _sentence("reason")),
         Column("MESSAGE", _sentence("message"), wide=True),
     ],
+    "export_policies": [
+        Column("EXPORT", lambda row: row["target"] or "(all)"),
+        Column("ALLOW", lambda row: _some([_callers(each) for each in row["allow"]]) or "nobody"),
+        Column("AUDIT", lambda row: text(row["audit"])),
+        Column("ENFORCE", _field("enforce"), wide=True),
+        Column("UNSIGNED", lambda row: "refuse" if row["require"] else "address", wide=True),
+        Column("INVALID", _sentence("invalid")),
+    ],
+    "allowed_callers": [
+        Column("EXPORT", lambda row: row["scope"][1] or "(all)"),
+        Column("IDENTITIES", lambda row: str(len(row["identities"]))),
+    ],
+    "excess_policies": [Column("IDENTITIES", _field("identities")), Column("LIMIT", _field("limit"))],
+    "export_policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "guards": [
+        Column("ADDRESS", _field("address")),
+        Column("PORT", lambda row: f"{row['port']}/{row['protocol']}"),
+        Column("AUDIT", lambda row: text(row["audit"])),
+        Column("UNSIGNED", lambda row: "refuse" if row["require"] else "address", wide=True),
+    ],
+    "permits": [Column("IDENTITY", _field("identity"))],
+    "identities": [
+        Column("CLUSTER", _field("cluster")),
+        Column("NUMBER", _field("number")),
+        Column("ACCOUNT", lambda row: f"{row['namespace']}/{row['service_account']}"),
+        Column("UNUSED-SINCE", _field("unused_since"), wide=True),
+    ],
+    "sources": [Column("IDENTITY", _field("identity")), Column("ADDRESSES", _all("addresses"))],
+    "signed_to": [Column("ADDRESS", _field("address")), Column("CLUSTER", _field("cluster"))],
     "drains": [
         Column("KIND", lambda row: row["drain"].get("kind", "")),
         Column("TARGET", lambda row: row["drain"].get("target", "")),

@@ -170,8 +170,7 @@ def trusted_apart(
 
 def judged(reader: Reader, export: Export, gateway: GatewaySettings) -> Export:
     """Return an export with its importers limited to the clusters that its ExportPolicy allows."""
-    policies = reader.by(EXPORT_POLICIES, "namespace", split(export.name)[0]) if gateway.policies else ()
-    policy = allow.judge(policies, export.name)
+    policy = allow.judge(reader, export.name) if gateway.policies else None
     if policy is None or policy.audit:
         return export
     # A gateway reads no records of other clusters, so it does not know their labels.

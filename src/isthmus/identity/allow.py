@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE
-from isthmus.model.export_policies import Allow, ExportPolicy
+from isthmus.model.export_policies import Allow, ExportPolicy, Scope
+from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Labels
+from isthmus.model.tables import EXPORT_POLICIES
+from isthmus.statedb import Reader
 
 ClusterLabels = Mapping[ClusterName, Labels]
 """Labels of each cluster that is known."""
@@ -21,23 +24,20 @@ def precedence(policy: ExportPolicy) -> tuple[bool, str, str]:
     """Sort key of policies for one export: the smallest judges it, and the others wait.
 
     A policy that names the export comes before one of its namespace, then the older one, then the name. An invalid
-    policy has its place like any other, since it allows nobody.
+    policy has its place like any other: it allows nobody, and another one must not open what it protects.
     """
     return (not policy.target, policy.created or UNKNOWN_AGE, policy.name)
 
 
-def judge(policies: Iterable[ExportPolicy], export: ServiceName) -> ExportPolicy | None:
-    """Return the policy that judges an export, of those of its namespace; ``None`` if all callers are allowed."""
-    name = split(export)[1]
-    return min((each for each in policies if each.target in ("", name)), key=precedence, default=None)
+def judge(reader: Reader, export: ServiceName) -> ExportPolicy | None:
+    """Return the policy that judges the callers of an export; ``None`` if all are allowed."""
+    namespace, name = split(export)
+    return in_force(reader, (namespace, name)) or in_force(reader, (namespace, ""))
 
 
-def first_for_target(policies: Iterable[ExportPolicy]) -> dict[str, ExportPolicy]:
-    """Return the policy in force for each target of a namespace, by the target's name; empty for the namespace."""
-    first: dict[str, ExportPolicy] = {}
-    for policy in sorted(policies, key=precedence):
-        first.setdefault(policy.target, policy)
-    return first
+def in_force(reader: Reader, scope: Scope) -> ExportPolicy | None:
+    """Return the policy in force among those with one scope."""
+    return min(reader.by(EXPORT_POLICIES, "scope", scope), key=precedence, default=None)
 
 
 def selects(rule: Allow, cluster: ClusterName, clusters: ClusterLabels) -> bool:
@@ -62,3 +62,23 @@ def clusters_allowed(policy: ExportPolicy, clusters: ClusterLabels) -> frozenset
         else:
             return None
     return frozenset(allowed)
+
+
+def identities_allowed(
+    policy: ExportPolicy, identities: Iterable[Identity], clusters: ClusterLabels, *, own: ClusterName
+) -> tuple[int, ...]:
+    """Return the numbers of the callers in other clusters that a policy allows, sorted."""
+    return tuple(
+        sorted(
+            {
+                each.number
+                for each in identities
+                if each.cluster != own
+                and any(_is_account(rule, each) and selects(rule, each.cluster, clusters) for rule in policy.allow)
+            }
+        )
+    )
+
+
+def _is_account(rule: Allow, identity: Identity) -> bool:
+    return rule.namespace in ("", identity.namespace) and rule.service_account in ("", identity.service_account)

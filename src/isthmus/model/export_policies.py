@@ -1,13 +1,19 @@
-"""Input rows: who may call what the own cluster exports."""
+"""Who may call what the own cluster exports: policies as input rows, and the callers that each allows."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Labels
+
+MAX_PERMITS: Final = 65_536
+"""Identities that all policies of a cluster may allow together: entries of the kernel's map ``allowed``."""
+
+Scope = tuple[str, str]
+"""Namespace and name of an export; without a name, every export of the namespace."""
 
 Enforce = Literal["tcp", "all"]
 """``all`` includes UDP, whose callers are known by their address only."""
@@ -49,3 +55,26 @@ class ExportPolicy(Struct, frozen=True, gc=False, kw_only=True):
     def namespace(self) -> str:
         """Namespace of the policy and of its exports."""
         return self.name.partition("/")[0]
+
+    @property
+    def scope(self) -> Scope:
+        """What the policy is for."""
+        return (self.namespace, self.target)
+
+
+class AllowedCallers(Struct, frozen=True, gc=False):
+    """Derived row: the identities in other clusters that the policy in force for a scope allows."""
+
+    policy: ServiceName
+    scope: Scope
+    identities: tuple[int, ...]
+    """Sorted."""
+
+
+class ExcessPolicy(Struct, frozen=True, gc=False):
+    """Derived row: a policy whose callers do not fit beside those of others. Nodes allow none of them."""
+
+    policy: ServiceName
+    identities: int
+    """Number of identities that it allows."""
+    limit: int

@@ -20,7 +20,7 @@ from isthmus.model.balancing import (
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
-from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.export_policies import AllowedCallers, ExcessPolicy, ExportPolicy
 from isthmus.model.identities import Identity
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
 from isthmus.model.links import Link
@@ -209,7 +209,23 @@ POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
 )
 
 EXPORT_POLICIES: Final = Table[ServiceName, ExportPolicy](
-    "export_policies", ExportPolicy, key=attrgetter("name"), indexes={"namespace": Attribute("namespace")}
+    "export_policies",
+    ExportPolicy,
+    key=attrgetter("name"),
+    indexes={
+        "namespace": Attribute("namespace"),
+        "scope": Attribute("scope"),
+        "callers": lambda row: {(rule.cluster, rule.namespace, rule.service_account) for rule in row.allow},
+        "by_labels": lambda row: (True,) if any(rule.labels for rule in row.allow) else (),
+    },
+)
+
+ALLOWED_CALLERS: Final = Table[ServiceName, AllowedCallers](
+    "allowed_callers", AllowedCallers, key=attrgetter("policy"), indexes={"scope": Attribute("scope")}
+)
+
+EXCESS_POLICIES: Final = Table[ServiceName, ExcessPolicy](
+    "excess_policies", ExcessPolicy, key=attrgetter("policy"), indexes={"all": lambda row: (True,)}
 )
 
 DRAINS: Final = Table[ServiceName, DrainRequest]("drains", DrainRequest, key=attrgetter("name"))
@@ -345,7 +361,10 @@ PLANS: Final = Table[PlanKey, Plan](
 SOURCES: Final = Table[str, Source]("sources", Source, key=attrgetter("pod"))
 SIGNED_TO: Final = Table[str, SignedTo]("signed_to", SignedTo, key=attrgetter("address"))
 GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
-    "guards", Guard, key=attrgetter("address", "port", "protocol"), indexes={"policy": Attribute("policy")}
+    "guards",
+    Guard,
+    key=attrgetter("address", "port", "protocol"),
+    indexes={"policy": Attribute("policy"), "namespace": lambda row: (row.policy.partition("/")[0],)},
 )
 PERMITS: Final = Table[tuple[ServiceName, int], Permit](
     "permits", Permit, key=attrgetter("policy", "identity"), indexes={"policy": Attribute("policy")}
