@@ -62,9 +62,10 @@ def test_the_hop_and_the_object_of_a_fault_are_named(running: Running, fault: st
 def fail_too(service: str, hops: set[str], fault: str) -> Iterator[tuple[str, ...]]:
     """The other commands that may not end with 0, each with what it shows.
 
-    None of them knows a caller, and an echo that no cluster exports is explained as the plain Service that c2 has.
+    None of them knows a caller or a socket, and an echo that no cluster exports is explained as the plain Service that
+    c2 has.
     """
-    if "hook" not in hops and fault != "never exported":
+    if not hops & {"hook", "path"} and fault != "never exported":
         yield "explain", service
     if hops & {"process", "peer"}:
         yield ("status",)

@@ -101,3 +101,19 @@ async def test_counters_are_read_when_they_are_asked_for(path: Path) -> None:
         assert await asyncio.to_thread(ask) == [{"calls": 2}]
         with pytest.raises(NoTable, match="no counters 'others'"):
             await asyncio.to_thread(Socket(path).counters, "others")
+
+
+async def test_counters_that_take_their_time_do_not_hold_up_other_questions(path: Path) -> None:
+    asked, finish = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> list[dict[str, int]]:
+        asked.set()
+        await finish.wait()
+        return [{"calls": 1}]
+
+    async with serving(path, counters={"calls": slow}):
+        counted = asyncio.create_task(asyncio.to_thread(Socket(path).counters, "calls"))
+        await asked.wait()
+        assert "ready" in await asyncio.to_thread(Socket(path).status)
+        finish.set()
+        assert await counted == [{"calls": 1}]

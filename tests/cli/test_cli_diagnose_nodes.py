@@ -6,16 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import structs
 from rows.admin_world import serving
-from rows.calling_world import Clusters, peer
-from rows.fault_cases import NOW
+from rows.calling_world import C2, ECHO, Clusters, peer
+from rows.fault_cases import NOW, stalls
 
 from isthmus.admin.query import Socket
 from isthmus.cli.diagnosis import facts as collecting
-from isthmus.cli.diagnosis.exporters import cluster_faults
+from isthmus.cli.diagnosis.exporters import cluster_faults, diagnose
 from isthmus.cli.diagnosis.facts import TABLES, Facts, Process
 from isthmus.model import tables
+from isthmus.model.stalls import Stall
 from isthmus.statedb import Database
 
 
@@ -68,7 +70,42 @@ async def test_each_node_but_the_one_that_was_asked_is_asked_once(tmp_path: Path
     assert [(str(each), bool(each.error)) for each in found.nodes] == [("c1/n2/agent", False), ("c1/n3/agent", True)]
 
 
+async def test_agents_alone_are_asked_for_stalled_connections_and_an_earlier_version_has_none(tmp_path: Path) -> None:
+    stall = Stall(
+        service=ECHO, cluster=C2, sends="calls", by_size=True, connections=1, since=1.0, segment=1448, path_mtu=1500
+    )
+
+    async def found() -> list[Any]:
+        return [msgspec.to_builtins(stall)]
+
+    paths = {name: tmp_path / f"{name}.sock" for name in ("agent", "operator", "n2")}
+    async with (
+        serving(paths["agent"], counters={"stalls": found}),
+        serving(paths["operator"], counters={"stalls": found}),
+        serving(paths["n2"]),
+    ):
+        sockets = {name: Socket(paths[name]) for name in ("agent", "operator")}
+        nodes = {"n2": Socket(paths["n2"])}
+        facts = await asyncio.to_thread(
+            collecting.collect, sockets, cluster="c1", others=(), nodes=nodes, service=None, context="c1"
+        )
+    assert (facts.agent.stalls, facts.operator.stalls) == ((stall,), ())
+    assert [(each.stalls, each.error) for each in facts.nodes] == [((), "")]
+
+
 def test_a_peer_that_the_agent_does_not_reach_and_the_operator_does_is_a_fault_of_the_cluster() -> None:
     it = Clusters()
     it.world.put(structs.replace(it.operator["peer"][1], state="stale", reason="etcd https://c2: timed out"))
     assert faults(it=it) == [("peer-unreachable", "cluster c2")]
+
+
+def test_connections_that_stall_on_another_node_are_named_with_it_and_those_of_a_peer_that_is_away_follow() -> None:
+    it = Clusters()
+    stalls("agent")(it)
+    [stall] = it.stalls.pop("agent")
+    other = structs.replace(agent("n2"), stalls=(stall,))
+    hops = [hop for hop in diagnose(structs.replace(it.facts(), nodes=(other,)), ECHO) if hop.hop == "path"]
+    assert [(hop.code, hop.object) for hop in hops] == [("path-mtu", "calls of demo/echo to c2 (of c1/n2/agent)")]
+    peer("stale", "etcd https://c2: timed out")(it)
+    hops = [hop for hop in diagnose(structs.replace(it.facts(), nodes=(other,)), ECHO) if hop.hop == "path"]
+    assert [(hop.state, hop.code) for hop in hops] == [("follows", "")]

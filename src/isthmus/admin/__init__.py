@@ -7,7 +7,7 @@ another process (``client``), one for people and scripts (``query``). What never
     GET /v1/tables/<name>[?wait=S]       every row, once the table is complete or S seconds have passed
     GET /v1/tables/<name>?watch=1        the same as a first line, then changes, a line of JSON each
     GET /v1/watch?table=A&table=B        several tables on one connection, each line with the name of its table
-    GET /v1/counters/<name>              numbers that grow, read when they are asked for: a list of objects
+    GET /v1/counters/<name>              what is measured when it is asked for: a list of objects
     GET /v1/feeds/<name>[?last=N]        the newest N of what happened, and what was lost of it; one line
     GET /v1/feeds/<name>?follow=1        the same, then what happens, a line of JSON for each batch
     GET /v1/status                       what the process has and what it has not got

@@ -58,8 +58,9 @@ UNDER = "under"
 
 AnyTable = Table[Any, Any]
 WriteLine = Callable[[TableLine[Any]], Awaitable[None]]
-Counters = Mapping[str, Callable[[], list[dict[str, Any]]]]
-"""Functions that read growing numbers, by name."""
+Rows = list[dict[str, Any]]
+Counters = Mapping[str, Callable[[], Rows | Awaitable[Rows]]]
+"""Functions that measure something at a request, by name; what takes longer than a moment does so in a thread."""
 
 
 class _Shown(NamedTuple):
@@ -226,7 +227,10 @@ class Server:
     async def _counters(self, request: web.Request) -> web.Response:
         name = request.match_info["counters"]
         read = self._shown.counters.get(name)
-        return _json(read()) if read is not None else _failure(404, f"this process has no counters '{name}'")
+        if read is None:
+            return _failure(404, f"this process has no counters '{name}'")
+        rows = read()
+        return _json(rows if isinstance(rows, list) else await rows)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         """Follow several tables. The answer ends when one of them cannot be followed, and with the process."""

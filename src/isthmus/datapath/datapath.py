@@ -18,7 +18,7 @@ from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
 from isthmus.datapath.core.tc import PodLinks
-from isthmus.datapath.failures import places
+from isthmus.datapath.failures import places, stalled
 from isthmus.datapath.failures.caller_names import CallerNames
 from isthmus.datapath.failures.confirming import Confirmation
 from isthmus.datapath.failures.drained import DrainedSockets
@@ -40,8 +40,10 @@ from isthmus.datapath.services.target import PlanTarget
 from isthmus.datapath.settings import EXEMPT, pod_cgroups, servers
 from isthmus.datapath.settings import settings as settings_of
 from isthmus.model.balancing import Ejection
+from isthmus.model.names import ClusterName
 from isthmus.model.services import Pod
-from isthmus.statedb import Database
+from isthmus.model.stalls import Stall
+from isthmus.statedb import Database, Snapshot
 
 LOOK: Final = 2.0
 """Seconds between checks that programs and maps are attached and pinned."""
@@ -220,6 +222,10 @@ class Datapath:
     def drained_sockets(self, db: Database) -> DrainedSockets:
         """Closes connections to drained backends; run its ``run()`` as a task."""
         return DrainedSockets(self.maps, self._cgroup, db, grace=self._grace, moves=self._moves)
+
+    def stalled(self, snapshot: Snapshot, cluster: ClusterName) -> list[Stall]:
+        """Stalled connections of this node's pods; ``cluster``: the own one. Some milliseconds for each pod."""
+        return stalled.stalled(snapshot, self._cgroup, cluster=cluster, now=time.time())
 
     def program_fd(self, name: str) -> int:
         """Descriptor of a program that is not attached to the cgroup; owned by the datapath, not the caller."""

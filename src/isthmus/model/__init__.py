@@ -22,6 +22,7 @@ meaning), so that equal objects are equal rows.
     routes.py     input: HTTPRoutes and GRPCRoutes, and ReferenceGrants
     refusals.py   derived: refused claims of addresses
     balancing.py  derived: frontends, backends, plans; input: probes
+    stalls.py     connections without acknowledgments; measured at a request, not in a table
     mcs.py        derived: merged exports, records to publish
     objects.py    derived: desired objects of the API server; input: observed ones
     dns.py        derived: DNS names and their answers

@@ -35,6 +35,15 @@ ANY_STATE: Final = 0x3FFE
 """TCP_ESTABLISHED to TCP_BOUND_INACTIVE, a bit each; older kernels do not know the last ones."""
 INFO: Final = 2
 """INET_DIAG_INFO: the attribute that is a struct tcp_info."""
+RETRANSMIT: Final = 1
+"""Timer of a socket that waits for an acknowledgment (idiag_timer); others wait for a window, or keep alive."""
+TIMER: Final = struct.Struct("=2xBB")
+"""The timer and the number of its time-outs since the last acknowledgment, in a struct inet_diag_msg."""
+PROGRESS: Final = struct.Struct("=16xI4xII24xII56xQ28xI40xQQ")
+"""tcpi_snd_mss, tcpi_unacked, tcpi_sacked, tcpi_last_ack_recv, tcpi_pmtu, tcpi_bytes_acked, tcpi_data_segs_out,
+tcpi_bytes_sent and tcpi_bytes_retrans in a struct tcp_info."""
+TOTAL_RETRANS: Final = slice(100, 104)
+"""Bytes of tcpi_total_retrans, the number of segments that were sent again."""
 MIN_RTT: Final = slice(148, 152)
 """Bytes of tcpi_min_rtt, in µs, in a struct tcp_info (linux/tcp.h)."""
 NOT_MEASURED: Final = 0xFFFFFFFF
@@ -73,6 +82,22 @@ class Socket(NamedTuple):
     def storage(self) -> bytes:
         """Value of the requested socket storage, empty if there is none."""
         return wire.nested(self.attributes, STORAGES, STORAGE, STORAGE_VALUE)
+
+
+class Progress(NamedTuple):
+    """Acknowledged and unacknowledged data of a TCP connection."""
+
+    segment: int
+    """Mean bytes of data in an unacknowledged segment, without those that arrived out of order."""
+    unacknowledged: int
+    """Bytes that were sent and are not acknowledged."""
+    later_acknowledged: bool
+    """True if segments behind the first unacknowledged one arrived (RFC 2018)."""
+    acknowledged_segment: float
+    """Mean bytes of data in an acknowledged segment; 0 if there is none."""
+    silence: float
+    """Seconds since the last acknowledgment."""
+    path_mtu: int
 
 
 def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:
@@ -126,13 +151,48 @@ def tcp_round_trips(port: int) -> dict[str, float]:
     return latest
 
 
+def retransmitting(least: int) -> Iterator[tuple[Socket, Progress]]:
+    """Established TCP connections whose first unacknowledged segment timed out ``least`` times in a row, or more."""
+    for message in _messages(socket.IPPROTO_TCP, 1 << ESTABLISHED, info=INFO):
+        timer, timeouts = TIMER.unpack_from(message)
+        if timer == RETRANSMIT and timeouts >= least:
+            sock = _socket(socket.IPPROTO_TCP, message)
+            info = wire.nested(sock.attributes, INFO)
+            if len(info) >= PROGRESS.size:
+                yield sock, _progress(info)
+
+
+def _progress(info: bytes) -> Progress:
+    """Read a struct tcp_info. The byte of the SYN, which only the client's end counts, is no data."""
+    mss, unacked, sacked, last_ack, path_mtu, acked, segments, sent, resent = PROGRESS.unpack_from(info)
+    repeated = int.from_bytes(info[TOTAL_RETRANS], sys.byteorder)
+    unacknowledged = max(0, sent - resent - acked)
+    acknowledged = segments - repeated - unacked
+    lost = max(1, unacked - sacked)
+    return Progress(
+        segment=min(mss, unacknowledged // lost),
+        unacknowledged=unacknowledged,
+        later_acknowledged=sacked > 0,
+        acknowledged_segment=(acked - 1) / acknowledged if acknowledged > 0 else 0.0,
+        silence=last_ack / 1e3,
+        path_mtu=path_mtu,
+    )
+
+
 def _dump(protocol: int, states: int, *, info: int = 0, key: bytes = bytes(48), asked: bytes = b"") -> Iterator[Socket]:
     """Sockets in one of these states, by its bit, of both families; with one kind of information, by its number."""
+    return (_socket(protocol, message) for message in _messages(protocol, states, info=info, key=key, asked=asked))
+
+
+def _messages(
+    protocol: int, states: int, *, info: int = 0, key: bytes = bytes(48), asked: bytes = b""
+) -> Iterator[bytes]:
+    """The struct inet_diag_msg of each such socket, with its attributes."""
     more = 1 << (info - 1) if info else 0
     for family in (socket.AF_INET, socket.AF_INET6):
         body = REQUEST.pack(family, protocol, more, states, key) + asked
         for _, message in wire.dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, body):
-            yield _socket(protocol, message)
+            yield message
 
 
 def _socket(protocol: int, message: bytes) -> Socket:

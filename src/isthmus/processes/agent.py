@@ -192,7 +192,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
                 *proxying.families(PREFIX, db.snapshot()),
             ],
             feeds={"flows": flows},
-            counters={"calls": kernel.counted_calls},
+            counters={"calls": kernel.counted_calls, "stalls": kernel.stalled_connections},
             list_timeout=config.sync.timeout,
         )
     )

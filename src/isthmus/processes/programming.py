@@ -12,6 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
@@ -37,6 +38,7 @@ from isthmus.datapath.metrics import questions as name_questions
 from isthmus.datapath.services import placement
 from isthmus.model import tables
 from isthmus.model.flows import Flow, is_failed
+from isthmus.model.names import ClusterName
 from isthmus.processes import ejections, ignoring, observing, rescuing
 from isthmus.processes.start import CannotStart
 from isthmus.running import Tasks
@@ -164,6 +166,14 @@ class Programming:
             {"service": service, "cluster": cluster, "verdict": verdict, "calls": calls}
             for (service, cluster, verdict), calls in counts.items()
         ]
+
+    async def stalled_connections(self) -> list[dict[str, Any]]:
+        """Stalled connections of this node's pods, measured now; none while not attached."""
+        if self._parts is None:
+            return []
+        own = ClusterName(self._config.cluster.name)
+        rows = await asyncio.to_thread(self._parts.datapath.stalled, self._db.snapshot(), own)
+        return [msgspec.to_builtins(row) for row in rows]
 
     def families(self, prefix: str) -> list[Metric]:
         """Return the metrics of hooks, maps, calls and names; before the datapath is open only those of hooks."""

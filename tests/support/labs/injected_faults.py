@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -163,6 +164,28 @@ def cut(lab: Running) -> Iterator[None]:
 
 
 @contextmanager
+def black_hole(lab: Running) -> Iterator[None]:
+    """Packets of more than 1,300 bytes from c2's node to c1's vanish, and c2's client sends some."""
+    caller, called = lab.lab.cluster("c2"), lab.lab.cluster("c1")
+    assert caller is not None
+    assert called is not None
+    rules = "add table inet narrow; add chain inet narrow forward { type filter hook forward priority 0; }; "
+    rules += f"add rule inet narrow forward iifname {caller.nodes[0].wire} oifname {called.nodes[0].wire} "
+    rules += "meta length > 1300 drop"
+    fabric = ["ip", "netns", "exec", lab.lab.fabric, "nft"]
+    subprocess.run([*fabric, rules], check=True)
+    header = "$(head -c 4000 /dev/zero | tr '\\0' x)"
+    script = f'while :; do curl -s -m 20 -H "X: {header}" http://echo.demo.svc.clusterset.local; done'
+    child = pod_exec.run(pod_exec.find(caller, "demo/client"), ["sh", "-c", script])
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
+        subprocess.run([*fabric, "delete table inet narrow"], check=True)
+
+
+@contextmanager
 def outside(lab: Running) -> Iterator[None]:
     """The caller's processes run in a control group that the agent has not hooked, as those of a runtime of its own."""
     where = lab.lab.cluster("c2")
@@ -196,6 +219,7 @@ FAULTS: dict[str, tuple[Injected, tuple[str, ...], set[tuple[str, str]]]] = {
     "export without Service": (applied(GHOST), ("demo/ghost",), {("export", "ServiceExport demo/ghost in c1")}),
     "conflict of affinity": (conflicting, ECHO, {("conflict", "ServiceImport demo/echo")}),
     "conflict of ports": (other_ports, ECHO, {("conflict", "ServiceImport demo/echo")}),
+    "large packets vanish": (black_hole, ECHO, {("path", "calls of demo/echo to c1")}),
     "caller's agent down": (killed("c2/agent"), ECHO, {("process", "c2/agent")}),
     "caller's name server down": (killed("c2/dns"), ECHO, {("process", "c2/dns")}),
     "caller's operator down": (killed("c2/operator"), ECHO, {("process", "c2/operator")}),

@@ -21,6 +21,7 @@ from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.redirects import Listener, ProxyRedirect
 from isthmus.model.routes import BackendRef, ParentRef, RefKind, Route, RouteRule, ServiceRef, with_rules
 from isthmus.model.services import Condition, Export, Namespace, Port
+from isthmus.model.stalls import Stall
 from isthmus.model.xds import EnvoyCheck, ServedListener
 from isthmus.proxy.routing import cluster_name
 from isthmus.statedb import Database, Status
@@ -66,6 +67,8 @@ class Clusters:
         self.asked = 0.0
         self.unreadable: dict[str, str] = {}
         """By process: a table with a row that this version cannot read, with the reason."""
+        self.stalls: dict[str, tuple[Stall, ...]] = {}
+        """Stalled connections that an agent finds."""
 
     def facts(self) -> Facts:
         settled = self.world.settle().db
@@ -94,7 +97,15 @@ class Clusters:
                 txn.put(table, row)
         status = {"uptime": 1.0} | self.status[key or name]
         unreadable = tuple(filter(None, [self.unreadable.get(key or name, "")]))
-        return Process(cluster, name, db.snapshot(), status, asked=self.asked, unreadable=unreadable)
+        return Process(
+            cluster,
+            name,
+            db.snapshot(),
+            status,
+            asked=self.asked,
+            unreadable=unreadable,
+            stalls=self.stalls.get(key or name, ()),
+        )
 
     def faults(self) -> list[Hop]:
         return [hop for hop in diagnose(self.facts(), ECHO) if hop.state == "fault"]

@@ -28,6 +28,7 @@ from isthmus.model.pods import IgnoredPod
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.routes import NodeRefusals, RouteRefusal
 from isthmus.model.services import Port
+from isthmus.model.stalls import Stall
 from isthmus.statedb import Fault, Status
 from isthmus.times import timestamp
 
@@ -191,6 +192,15 @@ def peer_with(state: str, reason: str = "", **fields: Any) -> Change:
 def certificate_of_peer(days: int) -> Change:
     ends = timestamp(datetime.now(UTC) + timedelta(days=days))
     return peer_with("ready", "the certificate that https://c2 shows ends soon", certificate_ends=ends)
+
+
+def stalls(process: str, service: str = "demo/echo", **fields: Any) -> Change:
+    """Connections stall that an agent finds."""
+    given: dict[str, Any] = {
+        "service": ServiceName(service), "cluster": C2, "sends": "calls", "by_size": True, "connections": 3,
+        "since": 1.8e9, "segment": 1448, "path_mtu": 1500, "peers": ("10.2.0.1:8080",),
+    }  # fmt: skip
+    return lambda it: it.stalls.update({process: (Stall(**given | fields),)})
 
 
 def refused_record(name: str) -> Change:
@@ -542,6 +552,15 @@ CASES: dict[str, Case] = {
     ),
     "NetworkPolicy against one pod": Case("one-pod-denied", caller_fails("demo/client"), caller_fails("demo/other")),
     "denial on the path": Case("path-denied", denied_on_the_path("demo/client"), denied_on_the_path("demo/other")),
+    "path MTU: large calls vanish": Case("path-mtu", stalls("agent"), stalls("agent", "demo/other")),
+    "path MTU: large answers vanish": Case(
+        "path-mtu",
+        stalls("c2-agent", sends="answers", peers=("10.1.0.9:41000",)),
+        stalls("c2-agent", cluster=calls.C1),
+    ),
+    "established connections stall": Case(
+        "path-stalls", stalls("agent", by_size=False, segment=120), stalls("agent", "demo/other", by_size=False)
+    ),
     "port of the exporter not received": Case(
         "record-not-received",
         exported(BOTH_PORTS),

@@ -20,6 +20,7 @@ MACHINE: Final = "tests/admin/test_machine.py"
 REFUSES: Final = "test_an_api_server_that_refuses_lists_is_diagnosed_by_its_status"
 HUNG: Final = "lab/tests/test_lab_islands_etcd.py"
 SECOND: Final = "tests/datapath/test_placement.py"
+STALLED: Final = "tests/datapath/test_stalled.py"
 
 REAL: Final[dict[str, str]] = {
     "agent ended": f"{LAB}[caller's agent down]",
@@ -60,6 +61,11 @@ REAL: Final[dict[str, str]] = {
     "denial on the path":
         "tests/datapath/test_denials.py::"
         "test_the_agent_has_a_row_for_who_is_denied_what_until_five_minutes_after_the_last",
+    "path MTU: large calls vanish": f"{LAB}[large packets vanish]",
+    "path MTU: large answers vanish":
+        f"{STALLED}::test_an_answer_whose_large_segments_vanish_is_listed_where_it_is_sent",
+    "established connections stall":
+        f"{STALLED}::test_a_path_that_loses_everything_is_not_told_by_the_size",
     "two agents on a node": f"{SECOND}::test_a_second_agent_with_maps_of_its_own_on_the_same_cgroup_is_noticed_by_both",
     "second cgroup": f"{SECOND}::test_a_pod_in_a_second_cgroup_is_named_while_others_are_below_the_hooked_one",
     "wrong cgroup": f"{SECOND}::test_a_pod_below_the_cgroup_is_found_by_its_address_and_one_elsewhere_is_not",
@@ -94,7 +100,7 @@ class Elsewhere(NamedTuple):
 CHECKS: Final = "tests/installation/test_checks.py"
 ELSEWHERE: Final = (
     Elsewhere(
-        "path MTU: large packets vanish",
+        "path MTU, before a call meets it",
         "isthmus verify, isthmus check",
         "… no answer to 9000 bytes; 1300 bytes pass",
         "MTU of the links between the clusters",
@@ -192,6 +198,8 @@ NOT_TOLD_APART: Final = (
     "A NetworkPolicy of the caller (egress) and one of the exporter (ingress) drop the same packets: both show as "
     "`one-pod-denied`, or as `backend-silent` where the agent is denied too. `kubectl get networkpolicies` on either "
     "side has them.",
+    "A path that loses large packets and one that is cut between a small request and a large one, until the next small "
+    "request: `path-mtu`. A path that lost nothing before, and then everything: `path-stalls`.",
     "A cache or a stub domain of CoreDNS for the clusterset's zone answers only pods that ask another server than "
     "`dns.cluster_dns`; if they do, that is reported, as `cluster-dns-wrong` or `node-dns-cache`.",
     "A hung gateway and a firewall before it: `gateway-silent` of both; where its process can be asked, "

@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from isthmus.admin.query import QueryError, Socket
+from isthmus.admin.query import NoTable, QueryError, Socket
 from isthmus.cli.sockets import NAME_SERVERS
 from isthmus.model import tables
 from isthmus.model.names import ServiceName
+from isthmus.model.stalls import Stall
 from isthmus.statedb import Database, Reader, Table
 
 TABLES: Final[tuple[Table[Any, Any], ...]] = (
@@ -31,8 +32,8 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.FAULTS,
 )  # fmt: skip
 """Tables to read from each process."""
-for _table in TABLES:
-    msgspec.json.Decoder(_table.row)  # before any thread: msgspec 0.22 crashes if two meet a type for the first time
+for _row in (*(table.row for table in TABLES), Stall):
+    msgspec.json.Decoder(_row)  # before any thread: msgspec 0.22 crashes if two meet a type for the first time
 
 
 UNKNOWN: Final = "this cluster"
@@ -64,6 +65,8 @@ class Process(Struct, frozen=True):
     """Time at which it answered, in seconds since the epoch by the clock of this command."""
     unreadable: tuple[str, ...] = ()
     """Tables with a row that this version cannot read, each with the reason."""
+    stalls: tuple[Stall, ...] = ()
+    """Stalled connections that an agent finds, at this request."""
 
     def __str__(self) -> str:
         return f"{self.cluster}/{self.name}"
@@ -179,9 +182,19 @@ def process(
                             txn.put(table, msgspec.convert(row, table.row))
                         except msgspec.ValidationError as error:
                             unreadable[table.name] = f"table {table.name}: {error}"
+        stalls = _stalls(socket) if name.rpartition("/")[2] == "agent" else ()
     except QueryError as error:
         return Process(cluster, name, Database(*TABLES).snapshot(), error=str(error))
-    return Process(cluster, name, db.snapshot(), status, asked=asked, unreadable=tuple(unreadable.values()))
+    unread = tuple(unreadable.values())
+    return Process(cluster, name, db.snapshot(), status, asked=asked, unreadable=unread, stalls=stalls)
+
+
+def _stalls(socket: Socket) -> tuple[Stall, ...]:
+    """Stalled connections that an agent finds; none if it is of an earlier version, or does not translate calls."""
+    try:
+        return tuple(msgspec.convert(row, Stall) for row in socket.counters("stalls"))
+    except (NoTable, msgspec.ValidationError):  # a later version may have other rows
+        return ()
 
 
 def _processes(named: Iterable[tuple[str, str, Socket]], under: str) -> list[Process]:

@@ -7,5 +7,6 @@ could then never be tried again.
     manifest.py  maps and programs
     rows.py      the kernel's state → rows of the table of failures (pure)
     places.py    frees places in call_places of sockets that ended unseen
+    stalled.py   established connections that get no acknowledgment, at a request
     watch.py     maintains that table, and deletes entries without effect
 """
