@@ -18,8 +18,10 @@ class Source(Struct, frozen=True, gc=False):
 
 
 class SignedTo(Struct, frozen=True, gc=False):
-    """An address of a pod in a cluster that verifies callers: SYNs to it are signed."""
+    """An address of a service's backend in a cluster that verifies callers: SYNs to it are signed."""
 
+    service: ServiceName
+    """As in ``backends``: of an import, its derived Service."""
     address: str
     cluster: ClusterName
     cluster_id: int

@@ -359,7 +359,9 @@ PLANS: Final = Table[PlanKey, Plan](
 )
 
 SOURCES: Final = Table[str, Source]("sources", Source, key=attrgetter("pod"))
-SIGNED_TO: Final = Table[str, SignedTo]("signed_to", SignedTo, key=attrgetter("address"))
+SIGNED_TO: Final = Table[tuple[ServiceName, str], SignedTo](
+    "signed_to", SignedTo, key=attrgetter("service", "address"), indexes={"service": Attribute("service")}
+)
 GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
     "guards",
     Guard,

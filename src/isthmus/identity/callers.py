@@ -1,0 +1,75 @@
+"""Whose calls this node signs, and towards whom: the tables ``sources`` and ``signed_to``.
+
+Calls of pods in the network of their node have no interface of their own to be signed on, and neither do those that
+the node's Envoy makes for a pod. Calls to an island end at its gateway, which knows the caller's cluster by its
+certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from isthmus.model.clusters import Cluster
+from isthmus.model.identities import Identity
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import ENDED
+from isthmus.model.signing import SignedTo, Source
+from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IDENTITIES, PODS, SIGNED_TO, SOURCES
+from isthmus.statedb import Derived, Reader, on_change, unit_of
+
+
+def derived(cluster: ClusterName, node: str) -> list[Derived[Any]]:
+    """Declare both tables for a node of a cluster."""
+    return [
+        Derived(
+            SOURCES,
+            compute=partial(source, cluster=cluster, node=node),
+            reads={PODS: unit_of("name"), IDENTITIES: partial(_pods_of, cluster=cluster)},
+        ),
+        Derived(
+            SIGNED_TO,
+            compute=signed_to,
+            unit="service",
+            reads={
+                BACKENDS: unit_of("key.service"),
+                CLUSTERS: on_change(("id", "own", "verifies"), _services_of),
+            },
+        ),
+    ]
+
+
+def source(reader: Reader, name: str, *, cluster: ClusterName, node: str) -> Iterator[Source]:
+    """Yield the row of a pod of the node if its account has a number, of several the smallest."""
+    pod = reader.get(PODS, name)
+    if pod is None or pod.node != node or pod.phase in ENDED or pod.host_network or not pod.addresses:
+        return
+    account = (cluster, name.partition("/")[0], pod.service_account)
+    numbers = [row.number for row in reader.by(IDENTITIES, "account", account)]
+    if numbers:
+        yield Source(pod.name, pod.addresses, min(numbers))
+
+
+def signed_to(reader: Reader, service: ServiceName) -> Iterator[SignedTo]:
+    """Yield the addresses of a service's backends in clusters that verify."""
+    found: dict[str, Cluster] = {}
+    for backend in reader.by(BACKENDS, "service", service):
+        cluster = reader.get(CLUSTERS, backend.key.cluster)
+        if cluster is not None and cluster.verifies and cluster.id and not cluster.own and not backend.stands_for:
+            found[backend.key.address] = cluster
+    yield from (SignedTo(service, address, cluster.name, cluster.id) for address, cluster in found.items())
+
+
+def _pods_of(reader: Reader, old: Identity | None, new: Identity | None, *, cluster: ClusterName) -> Iterator[Hashable]:
+    """The pods that have the account of a row, before and after the change."""
+    for row in (old, new):
+        if row is not None and row.cluster == cluster:
+            pods = reader.by(PODS, "namespace", row.namespace)
+            yield from (pod.name for pod in pods if pod.service_account == row.service_account)
+
+
+def _services_of(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[Hashable]:
+    """The services that a cluster has endpoints of."""
+    row = new or old
+    return {each.service for each in reader.by(ENDPOINT_SETS, "cluster", row.name)} if row is not None else ()
