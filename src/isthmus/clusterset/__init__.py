@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.pki import Folder
     from isthmus.clusterset.publishing.publisher import PublisherStats
     from isthmus.clusterset.publishing.publishers import Publishers
-    from isthmus.clusterset.records import endpoints, exports, refusals
+    from isthmus.clusterset.records import endpoints, exports, identities, refusals
 else:
     __getattr__ = lazily.names(
         __name__,
@@ -62,6 +62,7 @@ else:
             "records": (
                 "endpoints",
                 "exports",
+                "identities",
                 "refusals",
             ),
         },
@@ -87,6 +88,7 @@ __all__ = [
     "certificates",
     "endpoints",
     "exports",
+    "identities",
     "joining",
     "links",
     "peers",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +28,7 @@ from isthmus.clusterset.peers.cache import Cache, Known
 from isthmus.clusterset.peers.follower import Follower
 from isthmus.clusterset.peers.timings import TIMINGS, FollowerTimings
 from isthmus.clusterset.publishing.owned_keys import OwnedKeys
-from isthmus.clusterset.publishing.targets import KINDS
+from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES
 from isthmus.clusterset.records import decoding, identity, keys
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.decoding import wall_clock
@@ -74,7 +74,7 @@ def _table(kind: RecordKind) -> CopyTable:
     )
 
 
-COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in KINDS}
+COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in WITH_IDENTITIES}
 
 
 def _form(kind: RecordKind) -> Form:
@@ -95,10 +95,11 @@ def _form(kind: RecordKind) -> Form:
         rows=rows,
         part=lambda row, units, whole: row,  # copied whole: each reader applies its own quota
         usage=lambda row: (row.name, len(row.value)),
+        parse=ROWS[kind].parse,
     )
 
 
-FORMS: Final[Forms] = {kind: _form(kind) for kind in KINDS}
+FORMS: Final[Forms] = {kind: _form(kind) for kind in WITH_IDENTITIES}
 
 
 Began = Callable[[Database], None]
@@ -121,6 +122,7 @@ class Mirror:
         ended: Callable[[], None] = lambda: None,
         timings: FollowerTimings = TIMINGS,
         lock_ttl: int = LOCK_TTL,
+        kinds: Sequence[RecordKind] = KINDS,
     ) -> None:
         self._session = session
         self._cluster = cluster
@@ -129,6 +131,7 @@ class Mirror:
         self._ended = ended
         self._timings = timings
         self._lock_ttl = lock_ttl
+        self._kinds = kinds
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
         self.standing_by = False
@@ -182,18 +185,18 @@ class Mirror:
 
     async def _mirror(self, lease: Lease) -> None:
         """Mirror while the lease lasts."""
-        stored = await _StoredCopies.read(self._session)
-        db = self.db = Database(CLUSTERS, FAULTS, *COPIES.values())
+        stored = await _StoredCopies.read(self._session, self._kinds)
+        db = self.db = Database(CLUSTERS, FAULTS, *(COPIES[kind] for kind in self._kinds))
         follower = Follower(
             db,
             cluster=self._cluster,
             section=self._section,
-            kinds=KINDS,
+            kinds=self._kinds,
             forms=FORMS,
             cache=stored,
             timings=self._timings,
         )
-        writer = _Writer(self._session, db, follower, stored=stored.clusters)
+        writer = _Writer(self._session, db, follower, stored=stored.clusters, kinds=self._kinds)
         self.outcome, self.problem = "mirroring", ""
         async with Tasks() as tasks:
             tasks.start("follower", follower.run)
@@ -223,27 +226,27 @@ class _StoredCopies(Cache):
         self.known: dict[tuple[RecordKind, ClusterName], Known] = {}
 
     @classmethod
-    async def read(cls, session: Session) -> _StoredCopies:
+    async def read(cls, session: Session, kinds: Sequence[RecordKind]) -> _StoredCopies:
         """Read the stored copies from the own etcd; those of a cluster whose copies are unreadable are skipped."""
         clusters = (keys.mirrored(kv.key.removeprefix(keys.SYNCED)) for kv in (await session.list(keys.SYNCED)).kvs)
         stored = cls({cluster for cluster in clusters if cluster is not None})
         for cluster in stored.clusters:
             try:
-                await stored._read_cluster(session, cluster)
+                await stored._read_cluster(session, cluster, kinds)
             except (Transient, Expired, EtcdError):
                 raise
             except Exception:  # unreadable copies of one cluster must not keep the others from being read
                 log.exception("stored copies are not used", cluster=cluster)
         return stored
 
-    async def _read_cluster(self, session: Session, cluster: ClusterName) -> None:
+    async def _read_cluster(self, session: Session, cluster: ClusterName, kinds: Sequence[RecordKind]) -> None:
         if (config := await _config(session, cluster)) is not None:
             now = wall_clock()
             described = await _description(session, cluster, now)
             lost_at = described.away_since(now)
             age = (now - lost_at).total_seconds() if lost_at is not None else 0.0
             described = structs.replace(described, away="", silent="")
-            for kind in KINDS:
+            for kind in kinds:
                 self.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), age, described)
 
     def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
@@ -278,7 +281,16 @@ async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> l
 class _Writer:
     """Writer of the follower's tables to the own etcd."""
 
-    def __init__(self, session: Session, db: Database, follower: Follower, *, stored: Iterable[ClusterName]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        db: Database,
+        follower: Follower,
+        *,
+        stored: Iterable[ClusterName],
+        kinds: Sequence[RecordKind],
+    ) -> None:
+        self._kinds = kinds
         self._session = session
         self._db = db
         self._follower = follower
@@ -292,7 +304,7 @@ class _Writer:
         self._written.clear()
         self._whole.clear()
         self._owned.clear()
-        copies = {kind: self._db.changes(table) for kind, table in COPIES.items()}
+        copies = {kind: self._db.changes(COPIES[kind]) for kind in self._kinds}
         clusters = self._db.changes(CLUSTERS)
         retry = Retry(RETRY)
         while True:
@@ -341,7 +353,7 @@ class _Writer:
                 drains=row.drains,
             )
             await self._put(keys.description(row.name), identity.encode(description))
-        for kind in KINDS:
+        for kind in self._kinds:
             await self._copy_kind(kind, row)
 
     async def _copy_kind(self, kind: RecordKind, row: Cluster) -> None:
@@ -359,7 +371,7 @@ class _Writer:
         """Delete all keys of a peer that left or is refused."""
         await self._session.delete(keys.config(cluster))
         await self._session.delete(keys.description(cluster))
-        for kind in KINDS:
+        for kind in COPIES:
             await self._session.delete(keys.canary(kind, cluster, cached=True))
             await self._session.delete_prefix(keys.prefix(kind, cluster, cached=True))
             self._owned.pop((kind, cluster), None)

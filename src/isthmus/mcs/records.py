@@ -4,7 +4,7 @@ The service record of an export is computed from the exported Service's own Endp
 derived Service has everywhere, and only for ports on which the clusterset agrees. A Service that asks for it by
 annotation (Cilium's global services) is published under its own name. So is one that only a MultiClusterService of
 Karmada claims, for Services that one claims: whoever owns it has not consented to more. Rows of peers are never read
-here.
+here. With ``identities``, the numbers of the own cluster's accounts are published, too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from isthmus.clusterset import endpoints, exports
+from isthmus.clusterset import endpoints, exports, identities
 from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, sharing_changed
 from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.addresses import reserved
+from isthmus.model.identities import Identity
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Service, is_global
 from isthmus.model.sources import KUBERNETES, is_peer
-from isthmus.model.tables import ENDPOINT_SETS, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
-from isthmus.statedb import Derived, Reader, on_change, through, unit_of
+from isthmus.model.tables import ENDPOINT_SETS, IDENTITIES, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
+from isthmus.statedb import Affected, Derived, Reader, on_change, through, unit_of
 
 Unit = tuple[str, ServiceName]
 
@@ -37,12 +38,16 @@ class Publisher(NamedTuple):
     default_global: bool = True
 
 
-def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = True) -> Derived[Record]:
+def derived(
+    cluster: ClusterName, cluster_id: int, *, default_global: bool = True, with_identities: bool = False
+) -> Derived[Record]:
     """The declaration of ``records`` for a cluster."""
     publisher = Publisher(cluster, cluster_id, default_global)
 
     def compute(reader: Reader, unit: Unit) -> Iterable[Record]:
         kind, name = unit
+        if kind == "identities":
+            return identity_record(reader, name, cluster)
         return export_record(reader, name) if kind == "serviceexports" else service_record(reader, name, publisher)
 
     def of_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[Hashable]:
@@ -62,6 +67,7 @@ def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = Tru
             ),
             MERGED: unit_of(lambda row: ("services", derived_name(row.name))),
             ENDPOINT_SETS: of_endpoints,
+            **({IDENTITIES: _of_identity(cluster)} if with_identities else {}),
         },
         # Complete when the own API server is: clusters that waited for each other's records would never begin.
         awaits=lambda source: not is_peer(source),
@@ -73,6 +79,13 @@ def export_record(reader: Reader, name: ServiceName) -> Iterator[Record]:
     own = reader.get(OWN_EXPORTS, name)
     if own is not None and own.export is not None:
         yield Record("serviceexports", name, exports.encode(own.export))
+
+
+def identity_record(reader: Reader, name: ServiceName, cluster: ClusterName) -> Iterator[Record]:
+    """The record of this number of ours, where there is one."""
+    row = reader.get(IDENTITIES, (cluster, identities.parse(name)))
+    if row is not None:
+        yield Record("identities", name, identities.encode(row))
 
 
 def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> Iterator[Record]:
@@ -150,6 +163,15 @@ def _service_units(name: ServiceName) -> Iterator[Unit]:
     """The service records that endpoints of this Service may be in."""
     yield ("services", derived_name(name))
     yield ("services", name)
+
+
+def _of_identity(cluster: ClusterName) -> Affected:
+    def affected(reader: Reader, old: Identity | None, new: Identity | None) -> Iterator[Hashable]:
+        row = new or old
+        if row is not None and row.cluster == cluster:
+            yield ("identities", ServiceName(str(row.number)))
+
+    return affected
 
 
 def _of_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[Hashable]:

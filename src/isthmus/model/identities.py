@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName
+
+BITS: Final = 24
+"""Bits of a number, as many as Cilium's identities have."""
+MAX_NUMBER: Final = 2**BITS - 1
+RESERVED: Final = 256
+"""Numbers at the beginning of each cluster's range that no account gets: those of Cilium's reserved identities."""
+
+
+def numbers(cluster_id: int, most: int) -> range:
+    """The numbers of a cluster's accounts; ``most`` is ``clusterset.max_connected_clusters``, 255 or 511."""
+    each = 2**BITS // (most + 1)
+    return range(cluster_id * each + RESERVED, (cluster_id + 1) * each)
 
 
 class Identity(Struct, frozen=True, gc=False, kw_only=True):

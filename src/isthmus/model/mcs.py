@@ -60,7 +60,7 @@ class OverQuota(Struct, frozen=True, gc=False):
     limit: int
 
 
-RecordKind = Literal["serviceexports", "services", "endpointslices"]
+RecordKind = Literal["serviceexports", "services", "endpointslices", "identities"]
 
 RefusalOfRecord = Literal["NamespaceNotAllowed", "AddressNotAllowed", "QuotaExceeded", "Invalid"]
 """Reasons for refusing a peer's record."""
@@ -98,7 +98,7 @@ class Refusals(Struct, frozen=True, gc=False):
 
 
 class Record(Struct, frozen=True, gc=False):
-    """A record that the own cluster publishes: one key of its etcd below ``cilium/state/<kind>/v1/<cluster>/``."""
+    """A record that the own cluster publishes: one key of its etcd below ``cilium/state/<kind>/v1/``."""
 
     kind: RecordKind
     name: ServiceName

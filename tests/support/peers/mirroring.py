@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from peers.clusterset_peers import OWN, QUICK, Peers
 
 from isthmus.clusterset.mirror import LOCK_TTL, Mirror
+from isthmus.clusterset.publishing.targets import KINDS
 from isthmus.config import ClustersetSection
 from isthmus.etcd import Session
+from isthmus.model.mcs import RecordKind
 
 
 @asynccontextmanager
-async def mirroring(session: Session, peers: Peers, *, lock_ttl: int = LOCK_TTL) -> AsyncIterator[Mirror]:
+async def mirroring(
+    session: Session, peers: Peers, *, lock_ttl: int = LOCK_TTL, kinds: Sequence[RecordKind] = KINDS
+) -> AsyncIterator[Mirror]:
     section = ClustersetSection(directory=str(peers.folder))
-    mirror = Mirror(session, cluster=OWN, section=section, timings=QUICK, lock_ttl=lock_ttl)
+    mirror = Mirror(session, cluster=OWN, section=section, timings=QUICK, lock_ttl=lock_ttl, kinds=kinds)
     task = asyncio.create_task(mirror.run())
     try:
         yield mirror

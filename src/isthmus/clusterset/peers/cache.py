@@ -24,6 +24,7 @@ from isthmus.clusterset.records import decoding, identity
 from isthmus.clusterset.records.forms import Forms
 from isthmus.clusterset.records.identity import ClusterConfig, Description
 from isthmus.model import chunked
+from isthmus.model.identities import Identity
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
@@ -49,10 +50,15 @@ class _Services(Struct, frozen=True):
     description: Description = Description()
 
 
-_decoders: Final[dict[RecordKind, msgspec.json.Decoder[Any]]] = {
-    "serviceexports": msgspec.json.Decoder(_Exports),
-    "services": msgspec.json.Decoder(_Services),
-}
+class _Identities(Struct, frozen=True):
+    cluster: ClusterName
+    config: ClusterConfig
+    rows: tuple[Identity, ...]
+    description: Description = Description()
+
+
+_files: Final[dict[RecordKind, Any]] = {"serviceexports": _Exports, "services": _Services, "identities": _Identities}
+_decoders: Final = {kind: msgspec.json.Decoder(file) for kind, file in _files.items()}
 _encoder = msgspec.json.Encoder(enc_hook=chunked.plain)
 
 
@@ -117,8 +123,7 @@ class Cache:
         if self._folder is None:
             return True
         path = self._path(kind, cluster)
-        made = _Exports if kind == "serviceexports" else _Services
-        content = _encoder.encode(made(cluster, config, tuple(rows), description))
+        content = _encoder.encode(_files[kind](cluster, config, tuple(rows), description))
         try:
             statefile.write(path, content, version=VERSION)
         except OSError as error:

@@ -91,7 +91,7 @@ class Connection:
     async def run(self) -> None:
         """Connect and follow the peer until cancelled; an unusable file is recorded and nothing is connected."""
         self.runs += 1
-        links = {**self.known.facts.links, **dict.fromkeys((CONFIG, *self.known.facts.kinds), False)}
+        links = {**self.known.facts.links, **dict.fromkeys((CONFIG, *self.known.links), False)}
         self.known.record(endpoints=self.peer.endpoints, expiry=self.peer.expiry, links=links)
         async with Tasks() as tasks:
             self._start(tasks, "restoring", self.known.restore_if_late, ends=True)
@@ -193,7 +193,7 @@ class Connection:
             if config is None:
                 await self.known.follow_anew.wait()
                 continue
-            self.known.record(links={**self.known.facts.links, **dict.fromkeys(self.known.facts.kinds, False)})
+            self.known.record(links={**self.known.facts.links, **dict.fromkeys(self.known.links, False)})
             async with Tasks() as tasks:
                 for kind in self.known.facts.kinds:
                     self._start(tasks, kind, partial(self._follow_kind, session, kind, config), ends=True)
@@ -237,4 +237,7 @@ class Connection:
             unread=lambda: records.left_out,
             faults=self.known.record_faults[kind],
         )
-        await self._reflect(store, sink, name=kind)
+        if kind in self.known.links:
+            await self._reflect(store, sink, name=kind)
+        else:
+            await Reflector(store, sink, name=f"{self.name}/{kind}", max_delay=MOST_DELAY).run()

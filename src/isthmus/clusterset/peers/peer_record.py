@@ -54,7 +54,7 @@ class PeerRecord:
         self._section = section
         self._timings = context.timings
         self._awaited = awaited
-        self._unjudged = set(forms)
+        self._unjudged = set(forms) - record_forms.OPTIONAL
         """Kinds whose records have not been judged in this process."""
         self._last_refusals: KeyValue | None = None
         self._description_read = False
@@ -91,6 +91,11 @@ class PeerRecord:
 
     def __repr__(self) -> str:
         return f"<PeerRecord of {self.name}: {self.row.state} {self.row.reason}>"
+
+    @property
+    def links(self) -> tuple[RecordKind, ...]:
+        """Kinds of records whose watch the peer's state depends on."""
+        return tuple(kind for kind in self.facts.kinds if kind not in record_forms.OPTIONAL)
 
     def recall(self) -> None:
         """Load the state that an earlier process saved, and reserve the peer's id; :meth:`restore` writes the rows."""
@@ -196,6 +201,7 @@ class PeerRecord:
             namespaces=self.peer.namespaces,
             reserved=self._section.reserved_namespaces,
             pod_ranges=self.peer.pod_ranges,
+            most=self._section.max_connected_clusters,
         )
 
     # Facts. Each of these may be called from within a reflector's task.

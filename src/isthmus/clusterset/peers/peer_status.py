@@ -18,6 +18,7 @@ from isthmus import bounds
 from isthmus.clusterset.certificates import EXPIRY_WARNING, Expiry
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.decoding import wall_clock
+from isthmus.clusterset.records.forms import OPTIONAL
 from isthmus.clusterset.records.identity import SLICES_ONLY, ClusterConfig, Description
 from isthmus.model.clusters import Cluster, PeerState
 from isthmus.model.mcs import RecordKind
@@ -163,7 +164,7 @@ def _verdict(facts: PeerFacts, now: datetime) -> tuple[PeerState, str]:
     if facts.config is None:
         return "connecting", facts.unpublished
     remark = facts.unpublished or _remark(facts, facts.config)
-    if not set(facts.kinds) <= set(facts.synced):
+    if not set(facts.kinds) - OPTIONAL <= set(facts.synced):
         return "listing", remark
     silent = silence(facts, now)
     return ("silent", silent.reason) if silent is not None else ("ready", remark)

@@ -17,7 +17,6 @@ from typing import Any, Final
 from isthmus import logs
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError, Refusal
-from isthmus.clusterset.records import keys
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.forms import Decoded, Form, admitted
 from isthmus.clusterset.records.quotas import Quota, Size
@@ -187,7 +186,7 @@ class RecordSink:
     def _decode(self, key: str, kv: KeyValue) -> Decoded | None:
         """The content of a record; None where it cannot be used."""
         try:
-            content = self._form.decode(kv.value, self._admission, self._cluster_id, keys.parse(key))
+            content = self._form.decode(kv.value, self._admission, self._cluster_id, self._form.parse(key))
         except (RecordError, OutOfBounds) as bad:
             self._refuse(key, bad.refusal if isinstance(bad, RecordError) else Refusal("Invalid", str(bad)))
             self._faults.succeeded(key)

@@ -12,7 +12,7 @@ changed or deleted our keys, at once, and then not more often than every few sec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,11 +20,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from isthmus import __version__, logs
-from isthmus.clusterset.publishing.targets import KINDS, records_target, refusals_target
+from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES, records_target, refusals_target
 from isthmus.clusterset.records import identity, keys
 from isthmus.clusterset.records.signing import NONE, Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
+from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import DRAINING, RECORDS, REFUSALS
 from isthmus.reflector import Expired, Transient
@@ -88,6 +89,7 @@ class Publisher:
         cluster: ClusterSection,
         *,
         max_connected_clusters: identity.Most = 255,
+        kinds: Sequence[RecordKind] = KINDS,
         failing: Callable[[Collection[Any]], None] | None = None,
         signing: Callable[[], Signing] | None = None,
         now: Callable[[], datetime] = _now,
@@ -100,7 +102,7 @@ class Publisher:
         self._signing = signing
         self._now = now
         self._timings = timings
-        self._target = records_target(session, self._name)
+        self._target = records_target(session, self._name, kinds)
         self._refusals = refusals_target(session, self._name)
         self._identity = {
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
@@ -108,7 +110,9 @@ class Publisher:
         }
         self._writing_identity = asyncio.Lock()
         self._synced = f"{keys.SYNCED}{self._name}/"
-        self._canaries = [keys.canary(kind, self._name) for kind in (*KINDS, *keys.SILENT_KINDS)]
+        self._kinds = kinds
+        every = dict.fromkeys((*kinds, *keys.SILENT_KINDS))
+        self._canaries = [keys.canary(kind, self._name) for kind in every]
         self._lease: Lease | None = None
         self._beat_at: float | None = None
         """Loop time of the last heartbeat under this lease."""
@@ -210,7 +214,7 @@ class Publisher:
             await self._refusals.settle()
         self.error = ""
         self.published = True
-        self.outcome = f"published; {len(KINDS)} kinds are whole"
+        self.outcome = f"published; {len(self._kinds)} kinds are whole"
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision
 
@@ -233,6 +237,8 @@ class Publisher:
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
         await self._target.complete.wait()
+        for kind in (each for each in WITH_IDENTITIES if each not in self._kinds):
+            await self._session.delete_prefix(keys.prefix(kind, self._name))  # of an earlier configuration
 
     async def _undisturbed(self, revision: int) -> str:
         """Return the first of our keys that another client writes or deletes; raises when the store is lost."""

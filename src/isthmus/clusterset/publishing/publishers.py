@@ -6,14 +6,16 @@ them is enough for peers. A record counts as failing if no etcd takes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from isthmus.clusterset.publishing.publisher import Publisher, PublisherStats
+from isthmus.clusterset.publishing.targets import KINDS
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.signing import Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session
+from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import RECORDS_STATUS
 from isthmus.running import Tasks
 from isthmus.statedb import Database
@@ -32,6 +34,7 @@ class Publishers:
         cluster: ClusterSection,
         *,
         max_connected_clusters: identity.Most = 255,
+        kinds: Sequence[RecordKind] = KINDS,
         signing: Callable[[], Signing] | None = None,
     ) -> None:
         self._db = db
@@ -41,6 +44,7 @@ class Publishers:
                 session,
                 cluster,
                 max_connected_clusters=max_connected_clusters,
+                kinds=kinds,
                 failing=self._write_failures,
                 signing=signing,
             )

@@ -16,11 +16,13 @@ from isthmus.reflector import Transient
 from isthmus.statedb import NotPruned, Table
 
 KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
+WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, "identities")
+"""Kinds that are published and mirrored if ``identity.enabled``."""
 
 
-def records_target(session: Session, cluster: ClusterName) -> KeyTarget[Record]:
+def records_target(session: Session, cluster: ClusterName, kinds: Sequence[RecordKind] = KINDS) -> KeyTarget[Record]:
     """The own cluster's records in the own etcd."""
-    prefixes = [keys.prefix(kind, cluster) for kind in KINDS]
+    prefixes = [keys.prefix(kind, cluster) for kind in kinds]
     return KeyTarget(session, RECORDS, prefixes, lambda row: keys.record(row.kind, cluster, row.name))
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -33,6 +33,8 @@ class Admission(Struct, frozen=True, kw_only=True):
     """Patterns of namespaces that no peer may publish in unless its file names them."""
     pod_ranges: tuple[str, ...] = ()
     """Ranges that its endpoints must be in; empty allows every address."""
+    most: Literal[255, 511] = 255
+    """The own maxConnectedClusters, which says what numbers of identities are the peer's."""
 
     def check_name(self, name: ServiceName) -> None:
         """Raise RecordError if the peer may not publish in the namespace of a service."""

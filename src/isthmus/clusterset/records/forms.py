@@ -11,14 +11,15 @@ from msgspec import Struct, structs
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError
-from isthmus.clusterset.records import decoding, endpoints, exports, quotas
+from isthmus.clusterset.records import decoding, endpoints, exports, identities, keys, quotas
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.quotas import Size
+from isthmus.model.identities import Identity
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Import, Port
 from isthmus.model.sources import CLUSTERSET
-from isthmus.model.tables import ENDPOINT_SETS, EXPORTS, IMPORTS
+from isthmus.model.tables import ENDPOINT_SETS, EXPORTS, IDENTITIES, IMPORTS
 from isthmus.statedb import Reader, Table, WriteTxn
 
 
@@ -46,6 +47,8 @@ class Form(NamedTuple):
     """(row kept over a restart) → the key of its record, and the most units that it uses."""
     imported: Callable[[Reader, ClusterName, ServiceName], bool] = lambda reader, cluster, name: False
     """True if an import of the own cluster shows that this record was admitted before."""
+    parse: Callable[[str], ServiceName] = keys.parse
+    """(key below the kind's prefix) → the name of its record; RecordError if it names none."""
 
 
 def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
@@ -63,13 +66,31 @@ def _endpoint_set(value: bytes, admission: Admission, cluster_id: int, name: Ser
     return Decoded(row, Size(max(1, len(row.endpoints), len(value) // quotas.ENDPOINT_BYTES)))
 
 
+def _identity(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
+    row = identities.decode(value, cluster=admission.cluster, cluster_id=cluster_id, number=name, most=admission.most)
+    return Decoded(row, Size(1 + len(value) // quotas.IDENTITY_BYTES if row is not None else 0))
+
+
+def _number(key: str) -> ServiceName:
+    identities.parse(key)
+    return ServiceName(key)
+
+
+def _identity_key(cluster: ClusterName, name: ServiceName) -> tuple[ClusterName, int]:
+    """The key of an identity's row; that of no row for a key that is no number."""
+    try:
+        return cluster, identities.parse(name)
+    except RecordError:
+        return cluster, 0
+
+
 def _first_endpoints(row: EndpointSet, units: int, whole: int) -> EndpointSet | None:
     """Return a row with the first of its endpoints, in proportion to the granted units; None if that is none."""
     number = len(row.endpoints) * units // whole
     return structs.replace(row, endpoints=tuple(islice(row.endpoints, number))) if number else None
 
 
-def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
+def admitted(row: Export | EndpointSet | Identity | Any, admission: Admission) -> bool:
     """True if a row from an earlier process is within all bounds and the peer's current file permits it."""
     try:
         if isinstance(row, EndpointSet):
@@ -77,6 +98,8 @@ def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
             _check_endpoints(row.endpoints)
             admission.check_endpoints(row.endpoints)
             return True
+        if isinstance(row, Identity) or "/" not in row.name:
+            return True  # it names no service, and callers of any namespace may call
         admission.check_name(row.name)
         if isinstance(row, Export):
             decoding.parse_timestamp(row.created)
@@ -128,8 +151,19 @@ ROWS: Final[Forms] = {
             _is_exporter(cluster, row) for row in reader.by(IMPORTS, "service", name)
         ),
     ),
+    "identities": Form(
+        IDENTITIES,
+        _identity,
+        key=_identity_key,
+        rows=lambda reader, cluster: reader.by(IDENTITIES, "cluster", cluster),
+        part=lambda row, units, whole: None,
+        usage=lambda row: (str(row.number), 1),
+        parse=_number,
+    ),
 }
-"""Records stored as the rows from which imports and plans are computed."""
+"""Records stored as the rows from which imports and plans are computed, and identities of callers."""
+OPTIONAL: Final[frozenset[RecordKind]] = frozenset({"identities"})
+"""Kinds without which a peer is usable: not every mirror copies them."""
 
 
 def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:

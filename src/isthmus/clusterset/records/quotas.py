@@ -23,6 +23,8 @@ ENDPOINT_BYTES: Final = 256
 take 60 to 200."""
 EXPORT_BYTES: Final = 2_048
 """Bytes of an export record that count as one unit: its ports, labels and annotations."""
+IDENTITY_BYTES: Final = 4_096
+"""Bytes of an identity record that count as one identity: Cilium's have all labels of a pod."""
 LISTED: Final = 4
 """Memory limit of a list, as a multiple of the admissible bytes: a list also holds records admitted before."""
 
@@ -39,6 +41,9 @@ def of_kind(kind: RecordKind, section: ClustersetSection) -> Quota:
     """An empty quota for one kind of one peer's records, as configured."""
     if kind == "serviceexports":
         return Quota(section.max_imports, unit="exports", option="clusterset.max_imports", listed=LISTED * EXPORT_BYTES)
+    if kind == "identities":
+        option, listed = "clusterset.max_identities", LISTED * IDENTITY_BYTES
+        return Quota(section.max_identities, unit="identities", option=option, listed=listed)
     return Quota(
         section.max_endpoints,
         unit="endpoints",
@@ -131,7 +136,9 @@ class Quota:
 
     def refusal(self, key: str, requested: int, admitted: int) -> Refusal:
         """Reason for rejecting a record or admitting only a part of it."""
-        share = f"namespace {_namespace(key)[0]} has its share of the {self.room} {self._unit} of a cluster"
+        namespace, _, name = key.partition("/")
+        holder = f"namespace {namespace} has its share of" if name else "it has"
+        share = f"{holder} the {self.room} {self._unit} of a cluster"
         part = f"{admitted} of its {requested} {self._unit} are taken: " if admitted else ""
         return Refusal("QuotaExceeded", f"{part}{share} ({self._option})")
 
