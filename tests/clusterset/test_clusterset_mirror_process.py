@@ -128,6 +128,7 @@ def test_what_it_cannot_do_without_is_named(tmp_path: Path) -> None:
     assert ran.stderr.splitlines()[-1].startswith("isthmus mirror: not configured: cluster.name, cluster.id")
 
 
+@pytest.mark.slow
 async def test_each_of_two_etcds_gets_copies_and_one_that_is_away_is_a_warning(
     peer_session: Session, own_session: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
 ) -> None:

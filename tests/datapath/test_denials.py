@@ -94,7 +94,7 @@ def test_a_denied_connect_ends_as_a_direct_one_and_neither_counts_nor_moves_nor_
     programmed(rescuing.target(), plan("echo", vip, group(good[0]), group(good[1], tier=1), ejection=LONG))
     answers_with(good[0], f"reject with {kind}")
     direct = load.run(host(good[0]), port=8080, calls=3, timeout=PATIENCE)
-    result = load.run(vip, calls=12, timeout=PATIENCE)
+    result = load.run(vip, calls=12, at_once=6, timeout=PATIENCE)
     assert result.ended.keys() == direct.ended.keys()
     assert result.failed == 12
     assert failures(rescuing) == []
@@ -129,7 +129,7 @@ def test_a_connect_that_any_other_icmp_error_answers_counts_and_is_moved(
 ) -> None:
     programmed(rescuing.target(), plan("echo", vip, group(good[0]), group(good[1], tier=1), ejection=LONG))
     answers_with(good[0], f"reject with {kind}")
-    result = load.run(vip, calls=12, timeout=PATIENCE)
+    result = load.run(vip, calls=12, at_once=6, timeout=PATIENCE)
     assert (result.ended, result.answered) == ({"ok": 12}, {good[1]: 12})
     assert {(row["backend"], row["reason"]) for row in failures(rescuing)} == {(f"{good[0]}/TCP", "unreachable")}
     assert noted(rescuing) == {}
