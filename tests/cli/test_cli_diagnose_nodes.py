@@ -17,6 +17,7 @@ from isthmus.cli.diagnosis import facts as collecting
 from isthmus.cli.diagnosis.exporters import cluster_faults, diagnose
 from isthmus.cli.diagnosis.facts import TABLES, Facts, Process
 from isthmus.model import tables
+from isthmus.model.names import ClusterName
 from isthmus.model.stalls import Stall
 from isthmus.statedb import Database
 
@@ -109,3 +110,11 @@ def test_connections_that_stall_on_another_node_are_named_with_it_and_those_of_a
     peer("stale", "etcd https://c2: timed out")(it)
     hops = [hop for hop in diagnose(structs.replace(it.facts(), nodes=(other,)), ECHO) if hop.hop == "path"]
     assert [(hop.state, hop.code) for hop in hops] == [("follows", "")]
+
+
+def test_connections_to_gateways_that_stall_concern_what_their_cluster_exports() -> None:
+    it = Clusters()
+    stalls("agent", "")(it)
+    assert [(hop.code, hop.object) for hop in it.faults()] == [("path-mtu", "calls to gateways of c2")]
+    stalls("agent", "", cluster=ClusterName("c3"))(it)
+    assert it.faults() == []

@@ -57,13 +57,19 @@ class Pods:
             finally:
                 process.kill()
 
-    def stalls(self, cluster: ClusterName = C1) -> list[Stall]:
-        """What the agent of a cluster lists."""
+    def stalls(self, cluster: ClusterName = C1, *, gateway: bool = False) -> list[Stall]:
+        """What the agent of a cluster lists; ``gateway``: the server is a gateway of c2, and no backend."""
         db = Database(tables.BACKENDS, tables.CLUSTERS)
         with db.write() as txn:
-            key = BackendKey(ServiceName("demo/derived-x"), C2, SERVER, PORT, "TCP")
-            txn.put(tables.BACKENDS, Backend(key=key, port_names=("",), import_of=ECHO))
-            txn.put(tables.CLUSTERS, Cluster(name=C2))
+            if gateway:
+                txn.put(tables.CLUSTERS, Cluster(name=C2, gateways=("gw.example:15443", f"{SERVER}:{PORT}")))
+            else:
+                key = BackendKey(ServiceName("demo/derived-x"), C2, SERVER, PORT, "TCP")
+                txn.put(tables.BACKENDS, Backend(key=key, port_names=("",), import_of=ECHO))
+                txn.put(tables.CLUSTERS, Cluster(name=C2))
+        return self._listed(db, cluster)
+
+    def _listed(self, db: Database, cluster: ClusterName) -> list[Stall]:
         cgroup = self.callers if cluster == C1 else self.servers
         return stalled.stalled(db.snapshot(), cgroup, cluster=cluster, now=time.time())
 
@@ -95,6 +101,7 @@ def test_a_call_whose_large_segments_vanish_is_listed_by_its_size(pods: Pods) ->
         assert (stall.connections, stall.segment, stall.path_mtu) == (1, 1448, 1500)
         assert stall.peers == (f"{SERVER}:{PORT}",)
         assert pods.stalls(C2) == []
+        assert [(row.service, row.cluster, row.by_size) for row in pods.stalls(gateway=True)] == [("", C2, True)]
 
 
 def test_a_first_call_that_is_large_is_listed_by_its_size(pods: Pods) -> None:

@@ -28,8 +28,8 @@ def stalls(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 
 def _hop(facts: Facts, process: Process, row: Stall, services: set[ServiceName]) -> Hop:
-    what = row.service or f"gateways of {row.cluster}"
-    path = f"{row.sends} of {what} {'to' if row.sends == 'calls' else 'from'} {row.cluster}"
+    path = f"{row.sends} of {row.service} {'to' if row.sends == 'calls' else 'from'} {row.cluster}"
+    path = path if row.service else f"calls to gateways of {row.cluster}"
     subject = path if process is facts.agent else f"{path} (of {process})"
     many = "connection stalls" if row.connections == 1 else "connections stall"
     text = f"{row.connections} {many} since {timestamp(since_epoch(row.since))}, with {', '.join(row.peers)}: "

@@ -79,7 +79,7 @@ def _called(snapshot: Snapshot) -> dict[Peer, list[End]]:
             try:
                 address = endpoint(gateway, port=0)
                 peer = shapes.address(address.host), shapes.port(address.port)
-            except ValueError:
+            except (ValueError, OSError):
                 continue  # a gateway by its name: which address that is only Envoy knows
             ends.setdefault(peer, []).append(End(ServiceName(""), cluster.name))
     return ends
