@@ -26,7 +26,7 @@ WHOLE = True
 
 
 def derived(cluster: ClusterName, *, room: int = MAX_PERMITS) -> list[Derivation]:
-    """Declare the tables for a cluster whose policies may allow so many identities together."""
+    """Declare the three tables for a cluster whose policies may allow so many identities together."""
     return [allowed(cluster), excess(room), permits()]
 
 
@@ -74,7 +74,7 @@ def _by_labels(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iter
     yield from (policy.scope for policy in reader.by(EXPORT_POLICIES, "by_labels", True))
 
 
-def excess(room: int) -> Derived[ExcessPolicy]:
+def excess(room: int = MAX_PERMITS) -> Derived[ExcessPolicy]:
     """Declare ``excess_policies``."""
 
     def compute(reader: Reader, _: bool) -> Iterable[ExcessPolicy]:

@@ -440,6 +440,15 @@ POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, 
     "policy_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )
 
+EXPORT_POLICY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "export_policy_objects", Object, key=attrgetter("kind", "name"), indexes={"service": Attribute("service")}
+)
+"""Desired status of ExportPolicies; ``service`` is the namespace."""
+
+EXPORT_POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "export_policy_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
+
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
     "objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )

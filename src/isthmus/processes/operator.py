@@ -24,6 +24,7 @@ from isthmus.clusterset import Follower, PeerStats, Publishers, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget, TargetStats
 from isthmus.etcd import Session
+from isthmus.identity import permits, statuses
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
 from isthmus.loadbalancer import checks, claims, drain_objects, gateways, own_ranges, policy_objects, refusals
@@ -202,6 +203,7 @@ class Leader:
             tables.DRAIN_OBJECTS_STATUS,
             tables.OBJECTS_STATUS,
             tables.POLICY_OBJECTS_STATUS,
+            tables.EXPORT_POLICY_OBJECTS_STATUS,
             tables.ROUTE_OBJECTS_STATUS,
         )
         db = Database(*tables_of(derived, *known))
@@ -244,6 +246,8 @@ class Parts(NamedTuple):
     objects: Reconciler[Any, Any]
     policies: Reconciler[Any, Any]
     """Conditions of traffic policies."""
+    export_policies: Reconciler[Any, Any] | None
+    """Conditions of ExportPolicies; None where they are not read."""
     drains: Reconciler[Any, Any]
     """Conditions of drains."""
     routes: Reconciler[Any, Any] | None
@@ -255,8 +259,14 @@ class Parts(NamedTuple):
 
     def reconcilers(self) -> dict[str, Reconciler[Any, Any]]:
         """Return the reconcilers by the names of their tasks."""
-        writers = {"merged": self.objects, "policies": self.policies, "drains": self.drains}
-        return writers | ({"routes": self.routes} if self.routes is not None else {})
+        writers = {
+            "merged": self.objects,
+            "policies": self.policies,
+            "export policies": self.export_policies,
+            "drains": self.drains,
+            "routes": self.routes,
+        }
+        return {name: writer for name, writer in writers.items() if writer is not None}
 
 
 def wire(
@@ -273,7 +283,7 @@ def wire(
         reflectors=kubernetes.reflectors(
             db,
             client,
-            tables=(*proxying.status_sources(config), *KUBERNETES),
+            tables=(*proxying.status_sources(config), *KUBERNETES, *identity_sources(config)),
             cluster=ClusterName(config.cluster.name),
             remote_slices=True,
             namespace=config.kubernetes.namespace,
@@ -290,6 +300,15 @@ def wire(
             status=tables.POLICY_OBJECTS_STATUS,
             backoff=back_off,
         ),
+        export_policies=Reconciler(
+            db,
+            tables.EXPORT_POLICY_OBJECTS,
+            ApiTarget(client, statuses.KINDS),
+            status=tables.EXPORT_POLICY_OBJECTS_STATUS,
+            backoff=back_off,
+        )
+        if config.identity.enabled
+        else None,
         drains=Reconciler(
             db,
             tables.DRAIN_OBJECTS,
@@ -368,6 +387,7 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
         checks.of_policies(cluster),
         policy_objects.derived(cluster),
         *proxying.statuses(config),
+        *identity_tables(config, cluster),
         mcs.records.derived(cluster, config.cluster.id, default_global=shared),
     ]
 
@@ -380,6 +400,18 @@ async def wait_for_inputs(db: Database) -> None:
             await db.until(lambda snapshot: snapshot.initialized(tables.OBJECTS))
     except TimeoutError:
         log.warning("going on without every peer", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
+
+
+def identity_sources(config: Config) -> tuple[str, ...]:
+    """Names of the tables about callers that are read from the API server."""
+    return ("export_policies",) if config.identity.enabled else ()
+
+
+def identity_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
+    """The tables that the statuses of ExportPolicies need."""
+    if not config.identity.enabled:
+        return []
+    return [permits.allowed(cluster), permits.excess(), statuses.derived(cluster)]
 
 
 def own_awaited(snapshot: Snapshot) -> list[str]:

@@ -1,0 +1,148 @@
+"""Computes the status of each ExportPolicy: whether it is in force, and where callers are refused by it.
+
+``Enforced`` is False while any part of a policy has no effect somewhere, with every such part in its message; the
+reason is that of the gravest. No node verifies callers yet, so only gateways refuse any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from isthmus.desired import Condition, Draft, Ownership, condition, observed_generation, row
+from isthmus.identity.allow import in_force, precedence
+from isthmus.kube.objects.policies import EXPORT_POLICY
+from isthmus.model.clusters import Cluster, reachability
+from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object, Observed
+from isthmus.model.services import ExportMark
+from isthmus.model.tables import (
+    CLUSTERS,
+    EXCESS_POLICIES,
+    EXPORT_MARKS,
+    EXPORT_POLICIES,
+    EXPORT_POLICY_OBJECTS,
+    OBSERVED,
+)
+from isthmus.statedb import Derived, Reader, on_change, through, unit_of
+
+KIND: Final = "ExportPolicy"
+KINDS: Final = {KIND: Ownership(EXPORT_POLICY, conditions=frozenset({"Ready", "Accepted", "Enforced"}))}
+
+MAX_STATUSES: Final = 100
+"""Number of policies of one namespace with a status, first in precedence: a change of one recomputes all."""
+SHOWN: Final = 8
+"""Number of clusters that a message names; the others are only counted."""
+
+
+class WithoutEffect(NamedTuple):
+    """A part of a policy that has no effect somewhere: the reason of its condition, and the sentence."""
+
+    reason: str
+    text: str
+
+
+def derived(cluster: ClusterName) -> Derived[Object]:
+    """Declare the table for the operator of a cluster. Its unit is a namespace."""
+    return Derived(
+        EXPORT_POLICY_OBJECTS,
+        compute=partial(compute, cluster=cluster),
+        unit="service",
+        reads={
+            EXPORT_POLICIES: unit_of("namespace"),
+            EXPORT_MARKS: on_change((), _by_export),
+            EXCESS_POLICIES: unit_of(lambda row: row.policy.partition("/")[0]),
+            CLUSTERS: on_change(("own", "network", "gateways"), through(EXPORT_POLICIES, "namespace")),
+            OBSERVED: _by_observed,
+        },
+    )
+
+
+def compute(reader: Reader, namespace: str, *, cluster: ClusterName) -> Iterator[Object]:
+    """Yield the status of every ExportPolicy of a namespace."""
+    for policy in nsmallest(MAX_STATUSES, reader.by(EXPORT_POLICIES, "namespace", namespace), key=precedence):
+        accepted = _accepted(reader, policy)
+        status = {
+            **observed_generation(policy.generation),
+            "conditions": [
+                accepted,
+                _enforced(reader, policy, accepted, cluster=cluster),
+                {**accepted, "type": "Ready"},
+            ],
+        }
+        observed = reader.get(OBSERVED, (KIND, policy.name))
+        draft = Draft(KIND, policy.name, status=status)
+        yield row(draft, observed, unit=ServiceName(namespace), ownership=KINDS[KIND])
+
+
+def _by_export(reader: Reader, old: ExportMark | None, new: ExportMark | None) -> Iterable[str]:
+    mark = new or old
+    namespace = mark.name.partition("/")[0] if mark is not None else ""
+    return (namespace,) if reader.by(EXPORT_POLICIES, "namespace", namespace) else ()
+
+
+def _by_observed(reader: Reader, old: Observed | None, new: Observed | None) -> Iterable[str]:
+    """An observed status of a policy affects it: the two are compared."""
+    observed = new or old
+    return (observed.name.partition("/")[0],) if observed is not None and observed.kind == KIND else ()
+
+
+def _accepted(reader: Reader, policy: ExportPolicy) -> Condition:
+    def refused(reason: str, message: str) -> Condition:
+        return condition("Accepted", False, reason=reason, message=message, generation=policy.generation)
+
+    first = in_force(reader, policy.scope)
+    if first is not None and first.name != policy.name:
+        return refused("Conflicted", f"{KIND} {first.name} comes first")
+    if policy.invalid:
+        consequence = "nobody is refused, by audit" if policy.audit else "it allows nobody"
+        return refused("Invalid", f"{policy.invalid}; {consequence}")
+    if policy.target and reader.get(EXPORT_MARKS, ServiceName(f"{policy.namespace}/{policy.target}")) is None:
+        return refused("TargetNotFound", f"ServiceExport {policy.namespace}/{policy.target} does not exist")
+    return condition("Accepted", True, reason="Accepted", generation=policy.generation)
+
+
+def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, cluster: ClusterName) -> Condition:
+    if accepted["reason"] in ("Conflicted", "TargetNotFound"):
+        return condition("Enforced", False, reason="NotAccepted", generation=policy.generation)
+    clusters = list(reader.all(CLUSTERS))
+    own = next((each for each in clusters if each.name == cluster), None)
+    ignored = list(without_effect(policy, own, clusters))
+    excess = reader.get(EXCESS_POLICIES, policy.name)
+    if excess is not None:
+        room = f"it allows {excess.identities} identities, which do not fit into the {excess.limit} of all policies"
+        ignored.insert(0, WithoutEffect("TooManyCallers", f"{room}: nodes will allow none"))
+    if not ignored:
+        return condition("Enforced", True, reason="Gateways", generation=policy.generation)
+    message = "; ".join(each.text for each in ignored)
+    return condition("Enforced", False, reason=ignored[0].reason, message=message, generation=policy.generation)
+
+
+def without_effect(policy: ExportPolicy, own: Cluster | None, clusters: Iterable[Cluster]) -> Iterator[WithoutEffect]:
+    """Yield the parts of a policy without effect, gravest first."""
+    if policy.audit:
+        yield WithoutEffect("Audit", "audit: nobody is refused, and gateways do not count whom it would refuse")
+        return
+    peers = [each for each in clusters if each is not own and not each.own]
+    flat = sorted(each.name for each in peers if reachability(own, each) == "direct")
+    if own is None or not own.gateways:
+        yield WithoutEffect(
+            "NotEnforced", "this cluster has no gateways, and no node verifies callers: nobody is refused"
+        )
+        return
+    if flat:
+        text = f"no node verifies callers: those of {_some(flat)} reach pods without a gateway, and are not refused"
+        yield WithoutEffect("GatewaysOnly", text)
+    if any(rule.namespace or rule.service_account for rule in policy.allow):
+        text = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
+        yield WithoutEffect("ByCluster", text)
+    if any(rule.labels for rule in policy.allow):
+        yield WithoutEffect("LabelsUnknown", "gateways know no labels: a rule with clusterLabels allows nobody there")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
