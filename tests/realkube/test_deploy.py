@@ -65,6 +65,12 @@ POLICY = {
     "metadata": {"name": "echo", "namespace": "demo"},
     "spec": {"targetRef": {"kind": "ServiceImport", "name": "echo"}, "tiers": [{"clusters": [{"name": "c1"}]}]},
 }
+CALLERS = {
+    "apiVersion": "isthmus.io/v1alpha1",
+    "kind": "ExportPolicy",
+    "metadata": {"name": "callers", "namespace": "demo"},
+    "spec": {"allow": [{"cluster": "c1"}]},
+}
 DRAIN = {
     "apiVersion": "isthmus.io/v1alpha1",
     "kind": "Drain",
@@ -349,6 +355,8 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
 
     c2.kubectl("apply", "-f", "-", stdin=json.dumps(POLICY))
     until(lambda: is_accepted(c2), what="the policy's status")
+    c2.kubectl("apply", "-f", "-", stdin=json.dumps(CALLERS))
+    until(lambda: is_accepted(c2, "exportpolicy", "callers"), what="the status of the policy of callers")
 
     c2.kubectl("apply", "-f", "-", stdin=json.dumps(DRAIN))
     until(lambda: is_drained(c2), what="the drain's status")
@@ -452,7 +460,7 @@ def test_a_gateway_has_the_rights_it_uses_and_no_other(joined: tuple[Cluster, Cl
         c1.kubectl("-n", SYSTEM, "apply", "-f", "-", stdin=each)
     monitor, listen = free_ports(2)
     settings = [f"monitor.listen=127.0.0.1:{monitor}", f"gateway.listen=127.0.0.1:{listen}"]
-    folders = [f"proxy.directory={c1.folder / 'envoy'}", f"gateway.identity={c1.keys}"]
+    folders = [f"proxy.directory={c1.folder / 'envoy'}", f"gateway.identity={c1.keys}", "identity.enabled=true"]
     c1.run("gateway", *settings, *folders, account="isthmus-gateway")
     until(lambda: answers(monitor, "/readyz"), what="a gateway that is ready")
     until(lambda: "isthmus_gateway_exports 1.0" in body(monitor, "/metrics"), what="the export")
@@ -482,8 +490,8 @@ def conditions(cluster: Cluster) -> dict[str, str]:
     return {each["type"]: each["status"] for each in found}
 
 
-def is_accepted(cluster: Cluster) -> bool:
-    found = cluster.get("-n", "demo", "trafficpolicy.isthmus.io", "echo").get("status", {}).get("conditions", ())
+def is_accepted(cluster: Cluster, kind: str = "trafficpolicy", name: str = "echo") -> bool:
+    found = cluster.get("-n", "demo", f"{kind}.isthmus.io", name).get("status", {}).get("conditions", ())
     return any(each["type"] == "Accepted" and each["status"] == "True" for each in found)
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from machine import programs
+from msgspec.structs import replace
 from rows.balancing_world import INPUTS, TABLES, make
 
+from isthmus.identity import statuses as export_policies
 from isthmus.loadbalancer import checks, drain_objects, gateways, own_ranges, policy_objects
 from isthmus.model import tables
 from isthmus.model.drains import Drain, Draining, DrainRequest
+from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.policies import Policy
@@ -22,6 +25,8 @@ from isthmus.statedb import Database, Derivations, Faults
 pytestmark = [pytest.mark.kube, pytest.mark.needs("kstatus")]
 OWN = ClusterName("c1")
 POLICY = Policy(name=ServiceName("demo/policy"), target=ServiceName("demo/echo"), generation=2)
+CALLERS = ExportPolicy(name=ServiceName("demo/callers"), generation=2)
+OTHERS = {ExportPolicy: tables.EXPORT_POLICIES}
 REASON = "Drain isthmus-system/c1"
 REQUEST = DrainRequest(
     name=ServiceName("isthmus-system/c1"), drain=Drain(kind="Cluster", target="c1", reason=REASON), generation=2
@@ -30,17 +35,24 @@ REQUEST = DrainRequest(
 
 def statuses(*rows: Any) -> list[Object]:
     """Return the statuses of policies and drains that the operator of c1 wants, given rows of its tables."""
-    derived = (own_ranges.derived(OWN), gateways.derived(), checks.of_policies(OWN), policy_objects.derived(OWN))
+    derived = (
+        own_ranges.derived(OWN),
+        gateways.derived(),
+        checks.of_policies(OWN),
+        policy_objects.derived(OWN),
+        export_policies.derived(OWN),
+    )
     db = Database(*tables_of(derived, *INPUTS, tables.OBSERVED, tables.DRAINS, tables.FAULTS))
     derivations = Derivations(db, *derived)
     with db.write() as txn:
         for row in rows:
-            txn.put(TABLES.get(type(row), tables.DRAINS), row)
+            txn.put((TABLES | OTHERS).get(type(row), tables.DRAINS), row)
     while derivations.step():
         pass
     faults = Faults(db, tables.FAULTS, tables.DRAIN_OBJECTS.name)
     snapshot = db.snapshot()
-    return [*snapshot.all(tables.POLICY_OBJECTS), *drain_objects.compute(snapshot, cluster=OWN, faults=faults)]
+    written = (*snapshot.all(tables.POLICY_OBJECTS), *snapshot.all(tables.EXPORT_POLICY_OBJECTS))
+    return [*written, *drain_objects.compute(snapshot, cluster=OWN, faults=faults)]
 
 
 def judged(row: Object, *, generation: int) -> str:
@@ -60,8 +72,18 @@ def judged(row: Object, *, generation: int) -> str:
         ((REQUEST, Draining(by=OWN, drain=REQUEST.drain, left=0)), "Current"),
         ((REQUEST, Draining(by=OWN, drain=REQUEST.drain, left=40)), "InProgress"),
         ((REQUEST,), "Current"),
+        ((CALLERS,), "Current"),
+        ((replace(CALLERS, target="none"),), "InProgress"),
     ],
-    ids=["policy", "policy for nothing", "drained", "draining", "ended drain"],
+    ids=[
+        "policy",
+        "policy for nothing",
+        "drained",
+        "draining",
+        "ended drain",
+        "policy of callers",
+        "policy of callers of nothing",
+    ],
 )
 def test_what_is_not_in_effect_yet_is_waited_for(rows: tuple[Any, ...], status: str) -> None:
     [row] = statuses(*rows)

@@ -149,7 +149,8 @@ class Cluster:
     def operator(self) -> int:
         """The operator, as it is deployed; its port for metrics and health."""
         [port] = free_ports(1)
-        self.run("operator", f"monitor.listen=127.0.0.1:{port}", account="isthmus-operator")
+        settings = [f"monitor.listen=127.0.0.1:{port}", "identity.enabled=true"]  # so that it uses all of its rights
+        self.run("operator", *settings, account="isthmus-operator")
         return port
 
     def end(self) -> None:

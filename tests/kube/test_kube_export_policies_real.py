@@ -1,0 +1,111 @@
+"""The definition of ExportPolicy on a real kube-apiserver: its schema and its columns."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters.kube_apiserver import KubeApiServer
+from clusters.refused_export_policies import REFUSED
+from machine import programs
+
+from isthmus import kube
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.core import NAMESPACE
+from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.kube.objects.policies import EXPORT_POLICY
+
+pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="function")]
+
+DEFINITION = Path(__file__).parents[2] / "deploy" / "crds" / "exportpolicies.yaml"
+BY_ISTHMUS_ALONE = ("is not a label, key=value",)
+"""What the schema does not ask for: the keys of labels."""
+
+
+class Definition(Wire, frozen=True):
+    """An object of which only the name matters here."""
+
+    metadata: Meta
+
+
+CRD = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
+)
+
+
+@pytest.fixture
+async def client(kube_apiserver: KubeApiServer) -> AsyncIterator[kube.Client]:
+    """One of a server that has the definition."""
+    await kube_apiserver.ready()
+    async with await kube.connect(kube_apiserver.section()) as client:
+        with suppress(kube.AlreadyExists):
+            await client.create(CRD, "", yaml.safe_load(DEFINITION.read_text()))
+        async with asyncio.timeout(60):
+            while not await _is_served(client):  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.05)
+        yield client
+
+
+async def _is_served(client: kube.Client) -> bool:
+    """Discovery has a kind a moment before its requests are answered."""
+    client.forget(EXPORT_POLICY)
+    try:
+        await client.get(EXPORT_POLICY, "none", "default")
+    except kube.NotFound as why:
+        return not isinstance(why, kube.NotServed)
+    return True
+
+
+@pytest.fixture
+async def namespace(client: kube.Client) -> str:
+    made = await client.create(NAMESPACE, "", {"metadata": {"generateName": "isthmus-callers-"}})
+    return made.metadata.name
+
+
+async def test_every_field_is_taken_and_comes_back_and_kubectl_shows_the_columns(
+    client: kube.Client, namespace: str, kube_apiserver: KubeApiServer
+) -> None:
+    rule = {"cluster": "c2", "clusterLabels": {"class": "gold"}, "namespace": "shop", "serviceAccount": "web.v2"}
+    spec = {"target": {"name": "echo"}, "allow": [rule, {}], "audit": True, "enforce": "all", "unsigned": "address"}
+    await client.create(EXPORT_POLICY, namespace, {"metadata": {"name": "callers"}, "spec": spec})
+    found = (await client.get(EXPORT_POLICY, "callers", namespace)).spec
+    assert found.allow is not None
+    assert (found.target and found.target.name, len(found.allow)) == ("echo", 2)
+    assert found.allow[0].cluster_labels == {"class": "gold"}
+    assert (found.allow[0].service_account, found.audit, found.enforce, found.unsigned) == (
+        "web.v2",
+        True,
+        "all",
+        "address",
+    )
+    accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "observedGeneration": 1}
+    enforced = {"type": "Enforced", "status": "False", "reason": "GatewaysOnly", "observedGeneration": 1}
+    await client.patch(
+        EXPORT_POLICY, namespace, "callers", {"status": {"conditions": [accepted, enforced]}}, subresource="status"
+    )
+    command = [programs.path("kubectl"), "--kubeconfig", kube_apiserver.section().kubeconfig, "-n", namespace]
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, "get", "epol"], capture_output=True, text=True, timeout=60, check=True
+    )
+    heading, line = done.stdout.splitlines()
+    assert heading.split() == ["NAME", "EXPORT", "AUDIT", "ACCEPTED", "REASON", "ENFORCED", "AGE"]
+    assert line.split()[:6] == ["callers", "echo", "true", "True", "Accepted", "GatewaysOnly"]
+
+
+async def test_nobody_is_allowed_by_an_empty_list(client: kube.Client, namespace: str) -> None:
+    await client.create(EXPORT_POLICY, namespace, {"metadata": {"name": "nobody"}, "spec": {"allow": []}})
+
+
+@pytest.mark.parametrize(("spec", "why"), [each for each in REFUSED if not each[1].endswith(BY_ISTHMUS_ALONE)])
+async def test_what_isthmus_refuses_the_server_refuses(
+    client: kube.Client, namespace: str, spec: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(kube.Invalid) as refused:
+        await client.create(EXPORT_POLICY, namespace, {"metadata": {"name": "bad"}, "spec": spec})
+    assert why.partition(":")[0].partition("[")[0] in str(refused.value), "it names the field"
