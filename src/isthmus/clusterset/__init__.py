@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.joining import OwnCluster
     from isthmus.clusterset.joining.rights import remote_user
     from isthmus.clusterset.keeping import AUTHORITY_ROTATION, REQUESTED, Issuer, Keeper, Reader, SigningRequest, Step
+    from isthmus.clusterset.keeping.shares import PUBLIC_KEY
     from isthmus.clusterset.mirror import Mirror
     from isthmus.clusterset.peers.connection import PeerStats
     from isthmus.clusterset.peers.follower import Follower
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.publishing.publisher import PublisherStats
     from isthmus.clusterset.publishing.publishers import Publishers
     from isthmus.clusterset.records import endpoints, exports, identities, refusals
+    from isthmus.clusterset.records.signing import Signing
 else:
     __getattr__ = lazily.names(
         __name__,
@@ -53,6 +55,7 @@ else:
                 "SigningRequest",
                 "Step",
             ),
+            "keeping.shares": ("PUBLIC_KEY",),
             "mirror": ("Mirror",),
             "peers.connection": ("PeerStats",),
             "peers.follower": ("Follower",),
@@ -65,11 +68,13 @@ else:
                 "identities",
                 "refusals",
             ),
+            "records.signing": ("Signing",),
         },
     )
 
 __all__ = [
     "AUTHORITY_ROTATION",
+    "PUBLIC_KEY",
     "REQUESTED",
     "Folder",
     "Follower",
@@ -83,6 +88,7 @@ __all__ = [
     "PublisherStats",
     "Publishers",
     "Reader",
+    "Signing",
     "SigningRequest",
     "Step",
     "certificates",

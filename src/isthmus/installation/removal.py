@@ -18,7 +18,7 @@ GRACE: Final = 1
 NAME: Final = "app.kubernetes.io/name"
 SECRETS: Final = frozenset({
     "isthmus-etcd-server", "isthmus-etcd-operator", "isthmus-etcd-mirror", "isthmus-gateway", "isthmus-node",
-    "isthmus-keys", "isthmus-links", "isthmus-peers", "isthmus-mirrored",
+    "isthmus-keys", "isthmus-links", "isthmus-peers", "isthmus-mirrored", "isthmus-pair-keys",
 })  # fmt: skip
 """Secrets that an installation reads. Those that were made by hand have no label."""
 INJECTED: Final = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"})

@@ -17,6 +17,7 @@ from isthmus.admin.protocol import ProcessStatus
 from isthmus.clusterset import Folder, Keeper, OwnCluster, Step
 from isthmus.config import Config
 from isthmus.model import tables
+from isthmus.processes import pair_keys
 from isthmus.processes.certificates import OwnCertificates
 from isthmus.processes.links import Links
 from isthmus.processes.observing import Shown, View
@@ -43,16 +44,24 @@ async def main(config: Config) -> None:
         shown = Shown(tasks, config, PREFIX)
         config = await identified(config, client, shown)
         home = own_cluster(config)
-        keeper = Keeper(client, home, config.keys, namespace=config.kubernetes.namespace)
+        keeper = Keeper(
+            client,
+            home,
+            config.keys,
+            namespace=config.kubernetes.namespace,
+            also=pair_keys.ensure if config.identity.enabled else None,
+        )
         db = Database(tables.LINKS, tables.FAULTS)
         reflectors = kubernetes.reflectors(db, client, tables=("links",), cluster=home.name)
         served = Links(client, db, keeper, config)
+        pairs = pair_keys.PairKeys(client, keeper, config)
         certificates = OwnCertificates(config, files=[home.folder.path / f"{name}.crt" for name in SHOWN])
 
         def problems() -> Iterator[str]:
             yield from client.problems()
             yield from keeper.problems()
             yield from served.problems()
+            yield from pairs.problems()
             yield from certificates.problems()
 
         def warnings() -> Iterator[str]:
@@ -80,6 +89,8 @@ async def main(config: Config) -> None:
         for reflector in reflectors:
             tasks.start(reflector.name, reflector.run)
         tasks.start("links", served.run)
+        if config.identity.enabled:
+            tasks.start("pair keys", pairs.run)
         tasks.start("certificates", certificates.run)
         tasks.start("api server", client.probe)
 

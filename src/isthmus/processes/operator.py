@@ -33,7 +33,7 @@ from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, faults, observing, proxying, refused_claims
+from isthmus.processes import draining, faults, observing, pair_keys, proxying, refused_claims
 from isthmus.processes.certificates import OwnCertificates
 from isthmus.processes.convergence import Convergence
 from isthmus.processes.draining import DrainClock
@@ -275,7 +275,13 @@ def wire(
     """The parts over one database, none of them running."""
     target, back_off = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0)
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
-    publisher = Publishers(db, etcds, config.cluster, max_connected_clusters=config.clusterset.max_connected_clusters)
+    publisher = Publishers(
+        db,
+        etcds,
+        config.cluster,
+        max_connected_clusters=config.clusterset.max_connected_clusters,
+        signing=partial(pair_keys.published, config) if config.identity.enabled else None,
+    )
     objects = Reconciler(
         db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off, together=lambda row: row.service
     )

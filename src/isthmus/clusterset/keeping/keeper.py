@@ -12,7 +12,7 @@ each of the cluster's etcds, so that one that is away holds up no other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from isthmus.clusterset.keeping.issuing import Issuer
 from isthmus.clusterset.keeping.maintenance import Upkeep
 from isthmus.clusterset.keeping.rotating import Rotation
 from isthmus.clusterset.keeping.vault import Stored, Vault
+from isthmus.clusterset.pki import Folder
 from isthmus.config import KeysSection
 from isthmus.etcd import EtcdError, Session, access
 from isthmus.reflector import Expired, Transient
@@ -60,7 +61,8 @@ class Keeper:
 
     ``loaded`` is set once the folder is complete and kept; ``rotation.readers`` are peers that authenticate to the own
     etcd by a certificate, and so have no password in the folder. To change them replace the mapping: users of new ones
-    are made within a second, and those that were in it before and are not in it any more are removed.
+    are made within a second, and those that were in it before and are not in it any more are removed. ``also`` makes
+    further files that the folder lacks, and returns their names.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Keeper:
         section: KeysSection,
         *,
         namespace: str,
+        also: Callable[[Folder], list[str]] | None = None,
         timings: KeeperTimings = TIMINGS,
     ) -> None:
         self.home = home
@@ -78,6 +81,7 @@ class Keeper:
         self.outcome = "has not run"
         self._etcds = {name: _Etcd() for name in home.etcd.stores()}
         self._section = section
+        self._also = also
         self._issuer = Issuer(client, namespace, section, use="roles")
         self._offered = b""
         """An authority that an issuer was seen to sign by, for a peer."""
@@ -169,6 +173,7 @@ class Keeper:
         hosts = await self._vault.hosts(self._section.hosts)
         steps = await self.rotation.advance()
         made = await self._ensure(hosts)
+        made += self._also(self.home.folder) if self._also is not None else []
         await self._save(stored)
         if self.issuing and (missing := roles.missing(self.home.folder)):
             raise PkiError(f"not issued yet: {', '.join(missing)}; {'; '.join(self._issuer.reasons.values())}")

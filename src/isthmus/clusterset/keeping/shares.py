@@ -20,10 +20,16 @@ SHARES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Files of each role's Secret, as docs/install.md makes them by hand."""
 
+PUBLIC_KEY: Final = "signing.pub"
+"""X25519 public key by which peers derive keys of signatures, base64; made where identities of callers are enabled."""
+OPTIONAL: Final[dict[str, tuple[str, ...]]] = {"isthmus-etcd-operator": (PUBLIC_KEY,)}
+"""Files of a role's Secret that a folder may lack."""
+
 
 def share(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
     """Content of one role's Secret."""
-    return {file: files[file] for file in SHARES[name]}
+    optional = [file for file in OPTIONAL.get(name, ()) if file in files]
+    return {file: files[file] for file in (*SHARES[name], *optional)}
 
 
 def decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:

@@ -15,7 +15,8 @@ from msgspec import Struct
 from isthmus.clusterset.joining import rights
 from isthmus.clusterset.joining.tokens import Trust
 from isthmus.clusterset.peers.peer_files import Peer
-from isthmus.clusterset.records import keys
+from isthmus.clusterset.records import identity, keys
+from isthmus.clusterset.records.decoding import wall_clock
 from isthmus.etcd import Denied, EtcdError, Session, Untrusted, access
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Expired, Transient
@@ -87,6 +88,16 @@ async def look(peer: Peer, own: ClusterName) -> Look:
         authorities=_authorities(trust.value) if trust is not None else b"",
         accepted=accepted,
     )
+
+
+async def signing_key(peer: Peer) -> str | None:
+    """Read a peer's public key of signatures in base64, empty if it publishes none; ``None`` if it cannot be read."""
+    try:
+        async with peer.session() as session:
+            stored = await session.get(keys.description(peer.name))
+    except (Transient, Expired, EtcdError):
+        return None
+    return identity.decode_description(stored.value, now=wall_clock()).signing.key if stored is not None else ""
 
 
 async def _read_accepted(session: Session, peer: ClusterName, own: ClusterName) -> Accepted:

@@ -1,0 +1,217 @@
+"""Keys of signatures between clusters: who makes them, who publishes them, and how nodes get them.
+
+The keeper of keys makes an X25519 pair once, in the Secret ``isthmus-keys`` that it alone reads, and gives the operator
+its public half, which publishes it. It reads those of peers in their own etcds, by the files that the cluster has for
+them, so that a writer of ConfigMaps in this cluster cannot replace one. The secrets of few days that follow from both
+are in the Secret ``isthmus-pair-keys``, which agents read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from isthmus import kube, logs, statefile
+from isthmus.clusterset import PUBLIC_KEY, Folder, Keeper, PkiError, Signing, links, peers
+from isthmus.config import Config
+from isthmus.identity import keys, pairs
+from isthmus.identity.epoch_keys import EpochKeys, KeySet
+from isthmus.kube.objects.core import SECRET
+from isthmus.model.names import ClusterName
+from isthmus.reflector import Reflector
+from isthmus.running import Tasks
+from isthmus.sources import secret_files
+from isthmus.sources.secret_files import SecretFiles
+from isthmus.statedb import Backoff, Retry
+
+PRIVATE_KEY: Final = "signing.key"
+PAIR_KEYS: Final = "isthmus-pair-keys"
+RETRY: Final = Backoff(0.2, 5.0)
+EVERY: Final = 30.0
+"""Seconds between looks at peers' public keys and at the date. Until the next look, calls of a peer whose key changed
+are not verified."""
+FILES_EVERY: Final = 1.0
+"""Seconds between an agent's looks at its files."""
+AT_ONCE: Final = 32
+"""Peers' etcds that are read at a time."""
+
+log = logs.get("identity")
+
+
+def ensure(folder: Folder) -> list[str]:
+    """Make the pair that a folder of keys lacks; returns the names of the files that were made."""
+    made = []
+    if not (folder.path / PRIVATE_KEY).exists():
+        folder.save(PRIVATE_KEY, base64.b64encode(keys.new_private_key()))
+        made.append(PRIVATE_KEY)
+    try:
+        public = base64.b64encode(keys.public_key(private_key(folder)))
+    except PkiError:  # a problem of PairKeys, and of no other key
+        return made
+    if not (folder.path / PUBLIC_KEY).exists() or folder.read(PUBLIC_KEY) != public:
+        folder.save(PUBLIC_KEY, public)
+        made.append(PUBLIC_KEY)
+    return made
+
+
+def private_key(folder: Folder) -> bytes:
+    """The private key of a folder; PkiError if its file holds none."""
+    try:
+        key = base64.b64decode(folder.read(PRIVATE_KEY), validate=True)
+        keys.public_key(key)
+    except ValueError:
+        raise PkiError(f"{folder.path / PRIVATE_KEY}: it is no X25519 key in base64; delete it for a new one") from None
+    return key
+
+
+def published(config: Config) -> Signing:
+    """The own field ``signing``: the public key beside the operator's certificate, and that the nodes verify."""
+    try:
+        content = statefile.contents(Path(config.etcd.ca_file).with_name(PUBLIC_KEY))
+    except statefile.Unusable:
+        content = None
+    return Signing(key=(content or b"").decode("ascii", "replace").strip(), verifies=True)
+
+
+class PairKeys:
+    """Keeps the Secret ``isthmus-pair-keys``. :meth:`run` never returns. ``now`` is the Unix time."""
+
+    def __init__(
+        self, client: kube.Client, keeper: Keeper, config: Config, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._client = client
+        self._keeper = keeper
+        self._own = ClusterName(config.cluster.name)
+        self._namespace = config.kubernetes.namespace
+        self._now = now
+        self._files = keeper.home.folder.path.parent / "pairs"
+        self._made: dict[ClusterName, tuple[tuple[bytes, bytes, int], bytes]] = {}
+        """File of each peer, and the keys and the day from which it was made."""
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._problem = ""
+
+    def __repr__(self) -> str:
+        return f"<PairKeys of {self._own}: {self._problem or f'{len(self._made)} peers'}>"
+
+    def problems(self) -> list[str]:
+        """Reasons why secrets of signatures are not kept, a sentence each."""
+        return [self._problem] if self._problem else []
+
+    async def run(self) -> None:
+        """Keep it, for ever."""
+        await self._keeper.loaded.wait()
+        retry = Retry(RETRY)
+        while True:
+            try:
+                await self.look()
+            except (kube.KubeError, PkiError) as error:
+                self._problem = f"keys of signatures are not kept: {error}"
+                log.warning("keys of signatures are not kept", why=str(error), attempt=retry.failed())
+                await retry.pause()
+                continue
+            retry.succeeded()
+            self._problem = ""
+            await asyncio.sleep(EVERY)
+
+    async def look(self) -> None:
+        """Read peers' public keys, and write the secrets of the days around now that follow from them."""
+        stored = await links.link_secrets.read(self._client, self._namespace, PAIR_KEYS)
+        before = EpochKeys()
+        before.update(stored.files)
+        public_keys = await self._peers_keys(before.peer_keys())
+        private = private_key(self._keeper.home.folder)
+        self._made = {name: self._file(name, private, key) for name, key in public_keys.items()}
+        files = {str(name): content for name, (_, content) in self._made.items()}
+        changed = sorted(name for name, content in files.items() if stored.files.get(name) != content)
+        drop = stored.files.keys() - files.keys()
+        await links.link_secrets.write(self._client, self._namespace, PAIR_KEYS, stored, put=files, drop=drop)
+        if changed or drop:
+            log.info("secrets of signatures written", peers=changed, dropped=sorted(drop))
+
+    async def _peers_keys(self, before: Mapping[ClusterName, bytes]) -> dict[ClusterName, bytes]:
+        """Public keys of the peers that have one. Of a peer whose etcd cannot be read, that of before."""
+        content = await links.link_secrets.read(self._client, self._namespace, links.link_secrets.PEERS)
+        secret_files.write(self._files, content.files)
+        directory = peers.Directory(str(self._files), own=self._own).read()
+        read = dict(zip(directory, await asyncio.gather(*map(self._read, directory.values())), strict=True))
+        latest = {name: before.get(name, b"") if key is None else base64.b64decode(key) for name, key in read.items()}
+        return {name: key for name, key in latest.items() if key}
+
+    async def _read(self, peer: peers.Peer) -> str | None:
+        async with self._slots:
+            return await links.signing_key(peer) if not peer.problem else None
+
+    def _file(self, peer: ClusterName, private: bytes, public: bytes) -> tuple[tuple[bytes, bytes, int], bytes]:
+        now = self._now()
+        inputs = (private, public, keys.day_of(keys.epoch_at(now)))
+        made = self._made.get(peer)
+        if made is not None and made[0] == inputs:
+            return made
+        return inputs, pairs.encode(pairs.pair(private, public, own=self._own, peer=peer, now=now))
+
+
+class NodeKeys:
+    """The agent's part: files of secrets in, keys of the present epochs out. ``now`` is the Unix time."""
+
+    def __init__(self, config: Config, *, now: Callable[[], float] = time.time) -> None:
+        self._config = config
+        self._directory = Path(config.identity.directory)
+        self._now = now
+        self._keys = EpochKeys()
+        self._seen: object = None
+        self._secret = SecretFiles(self._directory)
+
+    def __repr__(self) -> str:
+        return f"<NodeKeys of {self._directory}: {self._keys!r}>"
+
+    def problems(self) -> list[str]:
+        """Reasons why keys are missing or old, a sentence each."""
+        unread = [f"keys of signatures are not read anew: {why}"] if (why := self._secret.problem) else []
+        return [*unread, *self._keys.problems(self._now())]
+
+    def follow(self, client: kube.Client, tasks: Tasks) -> None:
+        """Keep the directory as the Secret is, if one is configured."""
+        if name := self._config.identity.secret:
+            store = client.store(SECRET, self._config.kubernetes.namespace, field_selector=f"metadata.name={name}")
+            reflector = Reflector(store, self._secret, name="kubernetes/pair keys")
+            tasks.start(reflector.name, reflector.run)
+
+    async def run(self, put: Callable[[KeySet], None], ids: Callable[[], Mapping[ClusterName, int]]) -> None:
+        """Call ``put`` with the keys of a moment whenever they are others, for ever.
+
+        ``ids`` returns the cluster ids of the peers to sign for and to verify: of none that is refused or distrusted.
+        """
+        put(current := self.look(numbers := dict(ids())))
+        while True:
+            await asyncio.sleep(FILES_EVERY)
+            before, numbers = numbers, dict(ids())
+            changed = self._read() or numbers != before
+            if changed or not current.until - keys.EPOCH_SECONDS <= self._now() < current.until:
+                put(current := self._keys.current(self._now(), numbers))
+
+    def look(self, ids: Mapping[ClusterName, int]) -> KeySet:
+        """Read the files, and return the keys of now."""
+        self._read()
+        return self._keys.current(self._now(), ids)
+
+    def _read(self) -> bool:
+        """Read the files; True if they are others."""
+        files: dict[str, bytes] = {}
+        unreadable: dict[str, str] = {}
+        paths = self._directory.iterdir() if self._directory.is_dir() else ()
+        for path in sorted(path for path in paths if not path.name.startswith(".")):
+            try:
+                content = statefile.contents(path)
+            except statefile.Unusable as error:
+                unreadable[path.name] = str(error)
+            else:
+                files |= {path.name: content} if content is not None else {}
+        if (files, unreadable) == self._seen:
+            return False
+        self._seen = files, unreadable
+        self._keys.update(files, unreadable)
+        return True

@@ -1,0 +1,197 @@
+"""Secrets of signatures of two clusters, on a real kube-apiserver that enforces the deployed rights, and real etcds."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters.keys_world import QUICK, KeptCluster, kept
+from clusters.kube_apiserver import KubeApiServer
+from msgspec import structs
+from peers.etcd_server import EtcdServer
+
+from isthmus.clusterset import Keeper, PkiError
+from isthmus.clusterset.records import identity
+from isthmus.clusterset.records import keys as etcd_keys
+from isthmus.config import ClusterSection, Config, EtcdSection, IdentitySection, KeysSection, KubernetesSection
+from isthmus.etcd import Session, binary
+from isthmus.identity.epoch_keys import KeySet
+from isthmus.kube.objects.core import SECRET
+from isthmus.model.names import ClusterName
+from isthmus.processes import pair_keys
+from isthmus.processes.pair_keys import NodeKeys, PairKeys
+from isthmus.sources import secret_files
+
+pytestmark = pytest.mark.kube
+
+NOON, DAY = 1_795_780_800.0, 86_400.0
+IDS = {ClusterName("c1"): 1, ClusterName("c2"): 2}
+
+
+class Signing:
+    """One cluster: its API server, its keeper of keys, and an etcd in which it publishes."""
+
+    def __init__(self, name: str, kept: KeptCluster, etcd: EtcdServer) -> None:
+        self.name = name
+        self.kept = kept
+        self.etcd = etcd
+        self.now = NOON
+        mount = kept.mounts / "isthmus-etcd-operator"
+        self.config = Config(
+            cluster=ClusterSection(name=name, id=IDS[ClusterName(name)]),
+            kubernetes=KubernetesSection(namespace=kept.namespace),
+            etcd=EtcdSection(endpoints=(etcd.endpoint,), ca_file=str(mount / "ca.crt")),
+            identity=IdentitySection(enabled=True, directory=str(kept.folder / "pairs-of-node")),
+        )
+        home = kept.home(name)
+        self.keeper = Keeper(
+            kept.client, home, KeysSection(), namespace=kept.namespace, also=pair_keys.ensure, timings=QUICK
+        )
+        self.pairs = self.process()
+
+    def process(self) -> PairKeys:
+        """The part of a process that has just started."""
+        return PairKeys(self.kept.client, self.keeper, self.config, now=lambda: self.now)
+
+    async def join(self, *peers: Signing) -> None:
+        """Write the files of its peers, as links and joins do."""
+        files = {each.name: f"endpoints: ['{each.etcd.endpoint}']\n".encode() for each in peers}
+        data = {name: base64.b64encode(content).decode() for name, content in files.items()}
+        body = {"type": "Opaque", "data": data}
+        await self.kept.admin.apply(SECRET, self.kept.namespace, "isthmus-peers", body, field_manager="test")
+
+    async def publish(self, **signing: Any) -> None:
+        """Publish the description as the operator does, with the Secret that is mounted for it."""
+        await self.kept.mount("isthmus-etcd-operator")
+        field = structs.replace(pair_keys.published(self.config), **signing)
+        described = identity.own_description(self.config.cluster, version="1", signing=field)
+        async with Session([self.etcd.endpoint]) as session:
+            await session.put(etcd_keys.description(ClusterName(self.name)), identity.encode(described))
+
+    async def secret(self) -> dict[str, bytes]:
+        return await self.kept.secret("isthmus-pair-keys") or {}
+
+    async def version(self) -> str:
+        secret = await self.kept.admin.get(SECRET, "isthmus-pair-keys", self.kept.namespace)
+        return secret.metadata.resource_version
+
+    async def node(self) -> KeySet:
+        """Keys of one of its nodes, which has the files of the Secret."""
+        secret_files.write(Path(self.config.identity.directory), await self.secret())
+        return NodeKeys(self.config, now=lambda: self.now).look(IDS)
+
+
+@pytest.fixture
+async def clusters(kube_apiserver: KubeApiServer, tmp_path: Path) -> AsyncIterator[tuple[Signing, Signing]]:
+    async with AsyncExitStack() as stack:
+        made = []
+        for name in IDS:
+            etcd = EtcdServer(binary.find(), tmp_path / f"etcd-of-{name}")
+            etcd.start()
+            stack.callback(etcd.stop)
+            async with Session([etcd.endpoint]) as session:
+                await etcd.ready(session)
+            cluster = await stack.enter_async_context(kept(kube_apiserver, tmp_path / name))
+            made.append(Signing(name, cluster, etcd))
+        first, second = made
+        for one, other in ((first, second), (second, first)):
+            await one.keeper.look()
+            await one.publish()
+            await one.join(other)
+        yield first, second
+
+
+async def test_two_clusters_derive_equal_keys_from_their_secrets_and_share_no_private_key(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    for each in clusters:
+        await each.pairs.look()
+    ours, theirs = await first.node(), await second.node()
+    number, key = ours.sign[2]
+    assert theirs.verify[1, number] == key
+    number, key = theirs.sign[1]
+    assert ours.verify[2, number] == key
+    assert ours.sign[2][1] != theirs.sign[1][1]
+    private = [await each.kept.secret("isthmus-keys") or {} for each in clusters]
+    assert private[0]["signing.key"] != private[1]["signing.key"]
+    for each, own in zip(clusters, private, strict=True):
+        for name in ("isthmus-pair-keys", "isthmus-etcd-operator"):
+            secret = await each.kept.secret(name) or {}
+            assert "signing.key" not in secret
+            assert not any(own["signing.key"] in content for content in secret.values())
+
+
+async def test_the_secret_is_written_when_a_day_or_a_peers_key_changes_and_not_else(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    await first.pairs.look()
+    before, version = await first.secret(), await first.version()
+    first.now += 60
+    await first.pairs.look()
+    await first.process().look()
+    assert await first.version() == version
+    first.now += DAY
+    await first.pairs.look()
+    tomorrow = await first.secret()
+    assert days(tomorrow["c2"])[:3] == days(before["c2"])[1:], "what was derived before stays"
+    (second.keeper.home.folder.path / "signing.key").unlink()
+    await second.keeper.look()
+    await second.publish()
+    await first.pairs.look()
+    assert not {*days((await first.secret())["c2"])} & {*days(tomorrow["c2"])}
+
+
+def days(file: bytes) -> list[str]:
+    """Secrets of calls to the peer, in the order of their days."""
+    send = json.loads(file)["send"]
+    return [send[day] for day in sorted(send, key=int)]
+
+
+async def test_a_peer_whose_etcd_is_away_keeps_its_key_and_gets_the_days_that_come(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    for each in clusters:
+        await each.pairs.look()
+    second.etcd.stop()
+    first.now = second.now = NOON + 30 * DAY
+    await first.process().look()
+    await second.process().look()
+    number, key = (await first.node()).sign[2]
+    assert (await second.node()).verify[1, number] == key
+
+
+@pytest.mark.parametrize("how", ["it publishes no key", "it publishes a point of low order", "it is joined no more"])
+async def test_a_peer_without_a_key_has_no_secrets(clusters: tuple[Signing, Signing], how: str) -> None:
+    first, second = clusters
+    await first.pairs.look()
+    assert (await first.secret()).keys() == {"c2"}
+    match how:
+        case "it publishes no key":
+            await second.publish(key="")
+        case "it publishes a point of low order":
+            await second.publish(key=base64.b64encode(bytes(32)).decode())
+        case _:
+            await first.join()
+    await first.pairs.look()
+    assert await first.secret() == {}
+
+
+async def test_a_private_key_that_is_none_is_one_problem_and_holds_up_no_other_key(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, _ = clusters
+    await first.pairs.look()
+    before = await first.secret()
+    first.keeper.home.folder.save("signing.key", b"bm9uZQ==")
+    await first.keeper.look()
+    with pytest.raises(PkiError, match=r"signing\.key: it is no X25519 key in base64"):
+        await first.pairs.look()
+    assert await first.secret() == before
