@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,22 @@ def test_the_definition_has_the_bounds_that_the_source_has() -> None:
     definition = yaml.safe_load((ROOT / "deploy" / "crds" / "exportpolicies.yaml").read_text())
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     assert spec["allow"]["maxItems"] == MAX_ALLOW
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    text = (ROOT / "docs" / "policies.md").read_text()
+    [example] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: ExportPolicy" in each]
+    found = policy(**yaml.safe_load(example)["spec"])
+    assert (found.invalid, found.target) == ("", "echo")
+    assert found.allow == (
+        Allow(cluster=ClusterName("c2")),
+        Allow(cluster=ClusterName("c3"), namespace="shop", service_account="web"),
+    )
+
+
+def test_the_documentation_lists_every_reason_of_the_condition_enforced() -> None:
+    text = (ROOT / "docs" / "policies.md").read_text()
+    code = (ROOT / "src" / "isthmus" / "identity" / "statuses.py").read_text()
+    reasons = {*re.findall(r'WithoutEffect\(\s*"(\w+)"', code), "NotAccepted"}
+    table = text[text.index("| reason of `Enforced`") :]
+    assert set(re.findall(r"^\| `(\w+)` \|", table[: table.index("\n\n")], re.MULTILINE)) == reasons
