@@ -9,50 +9,22 @@ from typing import Any
 import pytest
 from machine import programs
 from msgspec.structs import replace
-from rows.balancing_world import INPUTS, TABLES, make
+from rows.balancing_world import make
+from rows.statuses import OWN, statuses
 
-from isthmus.identity import statuses as export_policies
-from isthmus.loadbalancer import checks, drain_objects, gateways, own_ranges, policy_objects
-from isthmus.model import tables
 from isthmus.model.drains import Drain, Draining, DrainRequest
 from isthmus.model.export_policies import ExportPolicy
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.policies import Policy
-from isthmus.processes.start import tables_of
-from isthmus.statedb import Database, Derivations, Faults
 
 pytestmark = [pytest.mark.kube, pytest.mark.needs("kstatus")]
-OWN = ClusterName("c1")
 POLICY = Policy(name=ServiceName("demo/policy"), target=ServiceName("demo/echo"), generation=2)
 CALLERS = ExportPolicy(name=ServiceName("demo/callers"), generation=2)
-OTHERS = {ExportPolicy: tables.EXPORT_POLICIES}
 REASON = "Drain isthmus-system/c1"
 REQUEST = DrainRequest(
     name=ServiceName("isthmus-system/c1"), drain=Drain(kind="Cluster", target="c1", reason=REASON), generation=2
 )
-
-
-def statuses(*rows: Any) -> list[Object]:
-    """Return the statuses of policies and drains that the operator of c1 wants, given rows of its tables."""
-    derived = (
-        own_ranges.derived(OWN),
-        gateways.derived(),
-        checks.of_policies(OWN),
-        policy_objects.derived(OWN),
-        export_policies.derived(OWN),
-    )
-    db = Database(*tables_of(derived, *INPUTS, tables.OBSERVED, tables.DRAINS, tables.FAULTS))
-    derivations = Derivations(db, *derived)
-    with db.write() as txn:
-        for row in rows:
-            txn.put((TABLES | OTHERS).get(type(row), tables.DRAINS), row)
-    while derivations.step():
-        pass
-    faults = Faults(db, tables.FAULTS, tables.DRAIN_OBJECTS.name)
-    snapshot = db.snapshot()
-    written = (*snapshot.all(tables.POLICY_OBJECTS), *snapshot.all(tables.EXPORT_POLICY_OBJECTS))
-    return [*written, *drain_objects.compute(snapshot, cluster=OWN, faults=faults)]
 
 
 def judged(row: Object, *, generation: int) -> str:

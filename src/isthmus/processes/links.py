@@ -298,13 +298,13 @@ class Links:
         return now - last.time >= min(every, self._config.keys.lifetime / 8)
 
     async def _write_status(self, row: Link, outcome: links.Outcome, look: links.Look | None) -> None:
-        conditions = _conditions(row, outcome, look)
+        conditions = conditions_of(row, outcome, look)
         status = LinkStatus(conditions=conditions, request=outcome.request, certificate=outcome.certificate)
         if status == row.status:
             return
         body = {
             "observedGeneration": row.generation,
-            "conditions": [_wire(each) for each in conditions],
+            "conditions": [encoded(each) for each in conditions],
             "request": status.request,
             "certificate": status.certificate,
         }
@@ -404,7 +404,8 @@ def _usable(row: Link, kept: links.Kept | None, copy: bytes) -> links.Kept:
     return links.Kept(key=links.new_key()) if kept is None else links.usable(row, kept, copy=copy)
 
 
-def _conditions(row: Link, outcome: links.Outcome, look: links.Look | None) -> tuple[LinkCondition, ...]:
+def conditions_of(row: Link, outcome: links.Outcome, look: links.Look | None) -> tuple[LinkCondition, ...]:
+    """Conditions of a link in its present generation; ``look`` is ``None`` until the peer's etcd has been read."""
     accepted, ready = ("True", "Accepted", "it counts"), _ready(row, outcome, look)
     if (refusal := outcome.refusal) is not None:
         accepted, ready = ("False", refusal.reason, str(refusal)), ("False", "NotAccepted", "see Accepted")
@@ -442,7 +443,8 @@ def _condition(kind: str, parts: tuple[str, str, str], row: Link) -> LinkConditi
     )
 
 
-def _wire(condition: LinkCondition) -> dict[str, Any]:
+def encoded(condition: LinkCondition) -> dict[str, Any]:
+    """Encode a condition for the API server."""
     return {
         "type": condition.type,
         "status": condition.status,
