@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import isthmus
 from isthmus import statefile
 from isthmus.config import Config, IdentitySection
 from isthmus.identity import keys, pairs
@@ -18,7 +19,7 @@ from isthmus.identity.epoch_keys import KeySet
 from isthmus.model.names import ClusterName
 from isthmus.processes.pair_keys import NodeKeys
 
-ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = Path(isthmus.__file__).parents[2] / "deploy"
 IDS = {ClusterName("c2"): 2, ClusterName("c3"): 3}
 OWN = bytes([1]) * 32
 NOON = 1_795_780_800.0
@@ -116,7 +117,7 @@ def test_without_files_there_are_no_keys_and_no_problem(tmp_path: Path) -> None:
 
 def test_agents_may_read_the_secrets_of_signatures_and_nobody_but_the_keeper_the_key_that_they_follow_from() -> None:
     readers: dict[str, set[str]] = {}
-    for path in (ROOT / "deploy").rglob("*.yaml"):
+    for path in DEPLOY.rglob("*.yaml"):
         if "chart" in path.parts:
             continue
         for body in yaml.safe_load_all(path.read_text()):
