@@ -32,6 +32,7 @@ from isthmus.clusterset.links import requests
 from isthmus.clusterset.peers import Directory, Peer
 from isthmus.clusterset.records import keys
 from isthmus.etcd import Credentials, Denied, Session, Tls, access
+from isthmus.identity import pairs
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Transient
 from isthmus.sources import secret_files
@@ -108,6 +109,16 @@ def test_nothing_of_a_link_and_of_what_connect_reads_is_secret(connected: World)
             lines = [line for line in text.splitlines() if line and not line.startswith("-")]
             digests = all(each in "0123456789abcdef" for each in text)
             assert digests or not any(line in shown for line in lines)
+
+
+def test_connected_clusters_share_secrets_of_signatures_by_what_their_operators_publish(connected: World) -> None:
+    c1, c2, _ = connected
+    ours, theirs = (
+        pairs.decode(until(lambda: one.secret("isthmus-pair-keys").get(other.name), what="the pair's secrets"))  # noqa: B023
+        for one, other in ((c1, c2), (c2, c1))
+    )
+    assert (ours.send, ours.receive) == (theirs.receive, theirs.send)
+    assert ours.send != ours.receive
 
 
 def test_the_links_of_both_sides_are_printed_for_gitops_as_they_are(connected: World) -> None:

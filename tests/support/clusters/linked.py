@@ -66,6 +66,7 @@ class LinkedCluster(Cluster):
             f"keys.lifetime={self.lifetime}",
             "clusterset.through_mirror=true",
             f"clusterset.mirror_endpoints={self.etcd.endpoint}",
+            "identity.enabled=true",  # so that it uses all of its rights
             *self.settings,
             account="isthmus-keys",
         )
