@@ -464,7 +464,14 @@ def test_a_gateway_has_the_rights_it_uses_and_no_other(joined: tuple[Cluster, Cl
     c1.run("gateway", *settings, *folders, account="isthmus-gateway")
     until(lambda: answers(monitor, "/readyz"), what="a gateway that is ready")
     until(lambda: "isthmus_gateway_exports 1.0" in body(monitor, "/metrics"), what="the export")
-    assert Socket(c1.folder / "gateway.sock").status()["members"] == ["c2"]
+    gateway = Socket(c1.folder / "gateway.sock")
+    assert gateway.status()["members"] == ["c2"]
+    c1.kubectl("apply", "-f", "-", stdin=json.dumps(CALLERS))  # of c1 alone
+    until(
+        lambda: any(each["name"].endswith(" restricted") for each in gateway.table("xds").rows),
+        what="the export is for the clusters that the policy allows",
+    )
+    c1.kubectl("-n", "demo", "delete", "exportpolicy", "callers")
     until(lambda: unused("isthmus-gateway", c1.audited("isthmus-gateway")) == set(), what="every right used")
     assert [each for each in c1.audited("isthmus-gateway") if each[3] == 403] == []
     c1.kubectl("-n", "demo", "delete", "svcex,service,endpointslice", "--all")

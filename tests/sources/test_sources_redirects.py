@@ -15,11 +15,12 @@ from isthmus import kube
 from isthmus.bounds import OutOfBounds
 from isthmus.kube.access import Access
 from isthmus.kube.objects import cilium, core
+from isthmus.kube.objects.policies import EXPORT_POLICY
 from isthmus.kube.transport import Transport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Endpoint, Port
-from isthmus.model.tables import ENDPOINT_SETS, FAULTS, LOCAL_REDIRECTS, NODES, PODS, SERVICES
+from isthmus.model.tables import ENDPOINT_SETS, EXPORT_POLICIES, FAULTS, LOCAL_REDIRECTS, NODES, PODS, SERVICES
 from isthmus.reflector import Event, Reflector, Unreadable
 from isthmus.sources import host_ports as host_ports_module
 from isthmus.sources import kubernetes
@@ -246,6 +247,36 @@ async def test_a_kind_that_we_may_not_list_keeps_nobody_waiting_and_is_followed_
             assert db.snapshot().count(LOCAL_REDIRECTS) == 0
             server.faults.clear()
             await until(db, lambda now: now.count(LOCAL_REDIRECTS) == 1)
+
+
+async def test_rules_of_access_are_awaited_until_we_may_list_them_but_not_where_they_are_not_served() -> None:
+    path, kind = "/apis/isthmus.io/v1alpha1", "exportpolicies"
+    refusal = status(403, "Forbidden", "no role says so")
+    async with running() as server, kube.Client(Transport(Access(server=server.url))) as client:
+
+        @asynccontextmanager
+        async def followed() -> AsyncIterator[tuple[Database, Reflector[Any]]]:
+            db = Database(EXPORT_POLICIES)
+            [reflector] = kubernetes.reflectors(db, client, tables=["export_policies"], cluster=ClusterName("c1"))
+            task = asyncio.create_task(reflector.run())
+            yield db, reflector
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        async with followed() as (db, _):
+            await until(db, lambda now: now.initialized(EXPORT_POLICIES))
+        client.forget(EXPORT_POLICY)
+        server.served[path] = [kind]
+        server.put(f"{path}/namespaces/demo/{kind}/callers", spec={"allow": []})
+        for _ in range(1000):
+            server.fail(refusal, on=lambda each: each.path.endswith(kind))
+        async with followed() as (db, reflector):
+            async with asyncio.timeout(60):
+                while reflector.state.failures < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            assert not db.snapshot().initialized(EXPORT_POLICIES)
+            server.faults.clear()
+            await until(db, lambda now: now.count(EXPORT_POLICIES) == 1)
 
 
 async def test_a_right_that_is_taken_away_takes_away_nothing_that_was_known() -> None:

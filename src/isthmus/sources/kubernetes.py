@@ -56,6 +56,8 @@ class Feed(NamedTuple):
     field_selector: str = ""
     optional: bool = False
     """The cluster may not serve the kind, or may forbid to list it."""
+    may_be_forbidden: bool = True
+    """``False`` if an optional kind that is served has to be permitted."""
     namespace: str = ""
     label_selector: str = ""
     page: int = LIMITS.page
@@ -94,8 +96,14 @@ def feeds(
             Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)
             for kind, name in GLOBAL_TRAFFIC_POLICIES
         ),
-        # Not optional: a gateway that may not list policies must not take it for their absence.
-        Feed(policy_kinds.EXPORT_POLICY, model.EXPORT_POLICIES, export_policies.export_policy, written="status"),
+        Feed(
+            policy_kinds.EXPORT_POLICY,
+            model.EXPORT_POLICIES,
+            export_policies.export_policy,
+            optional=True,
+            may_be_forbidden=False,
+            written="status",
+        ),
         Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
@@ -157,4 +165,6 @@ def _store(client: kube.Client, feed: Feed) -> Store[Any]:
         limits=LIMITS._replace(page=feed.page),
         unreadable=True,
     )
-    return Optional(client, feed.kind, store) if feed.optional else store
+    if not feed.optional:
+        return store
+    return Optional(client, feed.kind, store, may_be_forbidden=feed.may_be_forbidden)

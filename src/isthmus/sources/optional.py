@@ -20,15 +20,25 @@ log = logs.get("sources")
 
 
 class Optional(Generic[T]):
-    """A reflector's store of a kind that may be missing, or be installed and removed at run time."""
+    """A reflector's store of a kind that may be missing, or be installed and removed at run time.
+
+    ``may_be_forbidden`` is false for rules of access, which an absent permission must not make disappear.
+    """
 
     def __init__(
-        self, client: kube.Client, kind: kube.Kind[Any], store: Store[T], *, look_again: float = LOOK_AGAIN
+        self,
+        client: kube.Client,
+        kind: kube.Kind[Any],
+        store: Store[T],
+        *,
+        look_again: float = LOOK_AGAIN,
+        may_be_forbidden: bool = True,
     ) -> None:
         self._client = client
         self._kind = kind
         self._store = store
         self._look_again = look_again
+        self._may_be_forbidden = may_be_forbidden
         self._listed = False
         self._logged = ""
 
@@ -53,12 +63,13 @@ class Optional(Generic[T]):
     async def _listing(self) -> Listing[T] | None:
         """Return the list; ``None`` if the kind is not served or forbidden.
 
-        Once it has been listed, a forbidden kind is an error, so its rows stay.
+        Once it has been listed, a forbidden kind is an error, so its rows stay. It always is for rules of access.
         """
         try:
             listing = await self._store.list() if await self._served() else None
         except Transient as error:
-            if self._listed or not isinstance(error.__cause__, kube.Forbidden):
+            kept = self._listed or not self._may_be_forbidden
+            if kept or not isinstance(error.__cause__, kube.Forbidden):
                 raise
             self._log(str(error))
             return None
