@@ -13,6 +13,7 @@ from datapath_worlds.bpf_world import World
 
 from isthmus.config import DnsSection
 from isthmus.datapath import remove
+from isthmus.datapath.core.namespaces import Process
 from isthmus.datapath.services import placement
 from isthmus.datapath.services.callers import addresses_below
 from isthmus.datapath.services.placement import Placement, Resolver
@@ -121,6 +122,18 @@ def test_the_resolver_of_a_pod_is_that_of_its_container(world: World, tmp_path: 
         "pods of this node ask 10.96.0.11 for names, and dns.cluster_dns has 10.96.0.10: "
         "names of the clusterset are not answered"
     )
+
+
+def test_a_process_that_ends_during_the_search_does_not_hide_its_pods_other_processes() -> None:
+    """Both have one network namespace, whose addresses the one that has ended no longer shows."""
+    lives = Process.look(os.getpid())
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    owners: dict[str, str] = {"127.0.0.1": "demo/a"}
+    seen: dict[int, str] = {}
+    assert placement._pod(Process(ended.pid, 1, lives.namespace), owners, seen) == ""
+    assert placement._pod(lives, owners, seen) == "demo/a"
+    assert placement._pod(Process(ended.pid, 1, lives.namespace), owners, seen) == "demo/a"
 
 
 def test_one_pod_that_asks_the_configured_server_is_enough_and_a_cache_counts() -> None:

@@ -82,7 +82,8 @@ def look(cgroup: Path, pods: Collection[Pod], *, proc: Path = Path("/proc")) -> 
 def _pod(process: Process, owners: dict[str, str], seen: dict[int, str]) -> str:
     """Pod that a process belongs to by the addresses of its network namespace; empty if it belongs to none."""
     if process.namespace not in seen:
-        addresses = addresses_of(process.pid)
+        if not (addresses := addresses_of(process.pid)):
+            return ""  # it has ended; another one of its pod may still run
         seen[process.namespace] = next((name for address, name in owners.items() if address in addresses), "")
     return seen[process.namespace]
 
