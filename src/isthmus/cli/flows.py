@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from isthmus.admin.protocol import FeedLine
 from isthmus.admin.query import QueryError, Socket
 from isthmus.bounds import OutOfBounds
 from isthmus.cli import output, sockets
+from isthmus.cli.arrivals import Arrivals
 from isthmus.model.flows import End, Flow, is_failed
 
 HEADS: Final = ("TIME", "POD", "SERVICE", "ASKED", "ANSWERED", "VERDICT", "STATE", "AFTER", "SENT", "RECEIVED")
@@ -159,7 +159,7 @@ def _list(asked: Sequence[Socket], selection: Wanted, last: int, write: Any) -> 
 
 def _follow(asked: Sequence[Socket], selection: Wanted, last: int, write: Any) -> None:
     """Write matching flows that the nodes keep, then new ones, in the order in which they arrive here."""
-    lines: queue.Queue[FeedLine[Any] | QueryError] = queue.Queue(WAITING)
+    lines: Arrivals[FeedLine[Any] | QueryError] = Arrivals(WAITING)
     for each in asked:
         threading.Thread(target=_read, args=(each, lines), daemon=True).start()
     first = [_next(lines) for _ in asked]
@@ -172,7 +172,7 @@ def _follow(asked: Sequence[Socket], selection: Wanted, last: int, write: Any) -
         _note_lost(line.lost)
 
 
-def _read(socket: Socket, lines: queue.Queue[FeedLine[Any] | QueryError]) -> None:
+def _read(socket: Socket, lines: Arrivals[FeedLine[Any] | QueryError]) -> None:
     try:
         for line in socket.feed("flows", last=ALL, follow=True):
             lines.put(line)
@@ -181,7 +181,7 @@ def _read(socket: Socket, lines: queue.Queue[FeedLine[Any] | QueryError]) -> Non
         lines.put(error)
 
 
-def _next(lines: queue.Queue[FeedLine[Any] | QueryError]) -> FeedLine[Any]:
+def _next(lines: Arrivals[FeedLine[Any] | QueryError]) -> FeedLine[Any]:
     line = lines.get()
     if isinstance(line, QueryError):
         raise line

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from isthmus.admin.protocol import Line
 from isthmus.admin.query import QueryError, Socket
+from isthmus.cli.arrivals import Arrivals
 
 Row = Mapping[str, Any]
 Arrival = tuple[str, Line[Any] | QueryError]
@@ -37,7 +38,7 @@ def follow(
     With ``period``, all changes of that many seconds are yielded together, and an empty list if there are none. Raises
     QueryError when the process ends.
     """
-    lines: queue.Queue[Arrival] = queue.Queue(WAITING)
+    lines: Arrivals[Arrival] = Arrivals(WAITING)
     for table in tables:
         threading.Thread(target=_read, args=(socket, table, lines), daemon=True).start()
     rows_by_table = {table: dict(rows) for table, rows in tables.items()}
@@ -50,7 +51,7 @@ def follow(
         yield changes
 
 
-def _arriving(lines: queue.Queue[Arrival], period: float | None) -> Iterator[Arrival]:
+def _arriving(lines: Arrivals[Arrival], period: float | None) -> Iterator[Arrival]:
     """The next line, or all lines of a period."""
     if period is None:
         yield lines.get()
@@ -63,7 +64,7 @@ def _arriving(lines: queue.Queue[Arrival], period: float | None) -> Iterator[Arr
             return
 
 
-def _read(socket: Socket, table: str, lines: queue.Queue[Arrival]) -> None:
+def _read(socket: Socket, table: str, lines: Arrivals[Arrival]) -> None:
     """Read a table's lines for as long as the process answers; where it asks to list again, do."""
     try:
         while True:

@@ -1,0 +1,80 @@
+"""Ctrl-C at any moment of a wait for rows is a KeyboardInterrupt, which commands end at with 0."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from isthmus.cli import arrivals, follow
+from isthmus.cli.arrivals import Arrivals
+
+WAITS = {module.__file__ for module in (queue, threading, arrivals, follow)}
+
+
+def interrupted(line: int, wait: Callable[[], Any]) -> BaseException | None:
+    """How a wait ends that is interrupted before its n-th line of Python; ``None`` if it has fewer."""
+    lines = itertools.count(1)
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in WAITS:
+            return None
+        if event == "line" and next(lines) == line:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        wait()
+    except BaseException as error:
+        return error
+    finally:
+        sys.settrace(before)
+    return None
+
+
+def wait(items: Arrivals[Any], period: float | None) -> None:
+    list(follow._arriving(items, period))
+
+
+@pytest.mark.parametrize("period", [None, 0.001])
+def test_an_interrupt_at_any_line_of_a_wait_is_no_other_error(period: float | None) -> None:
+    for line in itertools.count(1):
+        items = Arrivals[Any](1)
+        later = threading.Timer(0.0 if period else 0.002, items.put, [("plans", "a line")])
+        later.start()
+        error = interrupted(line, partial(wait, items, period))
+        later.join()
+        if error is None:
+            break
+        assert isinstance(error, KeyboardInterrupt), f"line {line}: {error!r}"
+    assert line > 3
+
+
+def test_no_more_arrives_than_is_read() -> None:
+    items = Arrivals[int](2)
+
+    def read() -> None:
+        for number in range(4):
+            items.put(number)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert [items.get(), items.get()] == [0, 1]
+    reader.join()
+    blocked = threading.Thread(target=items.put, args=(4,), daemon=True)
+    blocked.start()
+    blocked.join(0.05)
+    assert blocked.is_alive()
+    assert [items.get() for _ in range(3)] == [2, 3, 4]
+    blocked.join()
+    with pytest.raises(queue.Empty):
+        items.get(timeout=0.001)
