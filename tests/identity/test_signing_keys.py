@@ -30,8 +30,10 @@ LOW_ORDER = [
 def test_both_clusters_of_a_pair_derive_the_same_secret(
     ours: bytes, theirs: bytes, sender: str, receiver: str, day: int
 ) -> None:
-    one = keys.day_secret(ours, keys.public_key(theirs), sender=sender, receiver=receiver, day=day)
-    other = keys.day_secret(theirs, keys.public_key(ours), sender=sender, receiver=receiver, day=day)
+    one = keys.day_secret(keys.shared_secret(ours, keys.public_key(theirs)), sender=sender, receiver=receiver, day=day)
+    other = keys.day_secret(
+        keys.shared_secret(theirs, keys.public_key(ours)), sender=sender, receiver=receiver, day=day
+    )
     assert one == other
     assert len(one) == keys.DAY_SECRET_BYTES
 
@@ -43,9 +45,12 @@ def test_a_third_cluster_derives_another_secret_whichever_name_it_uses(
     publics = {keys.public_key(each) for each in (ours, theirs, third)}
     if len(publics) < 3:
         return
-    secret = keys.day_secret(ours, keys.public_key(theirs), sender="c1", receiver="c2", day=day)
+    secret = keys.day_secret(keys.shared_secret(ours, keys.public_key(theirs)), sender="c1", receiver="c2", day=day)
     for peer in (ours, theirs):
-        assert keys.day_secret(third, keys.public_key(peer), sender="c1", receiver="c2", day=day) != secret
+        assert (
+            keys.day_secret(keys.shared_secret(third, keys.public_key(peer)), sender="c1", receiver="c2", day=day)
+            != secret
+        )
 
 
 @given(ours=PRIVATE, theirs=PRIVATE, sender=NAME, receiver=NAME, day=DAY, other_day=DAY)
@@ -53,9 +58,9 @@ def test_secrets_of_the_two_directions_and_of_two_days_differ(
     ours: bytes, theirs: bytes, sender: str, receiver: str, day: int, other_day: int
 ) -> None:
     public = keys.public_key(theirs)
-    secret = keys.day_secret(ours, public, sender=sender, receiver=receiver, day=day)
-    back = keys.day_secret(ours, public, sender=receiver, receiver=sender, day=day)
-    later = keys.day_secret(ours, public, sender=sender, receiver=receiver, day=other_day)
+    secret = keys.day_secret(keys.shared_secret(ours, public), sender=sender, receiver=receiver, day=day)
+    back = keys.day_secret(keys.shared_secret(ours, public), sender=receiver, receiver=sender, day=day)
+    later = keys.day_secret(keys.shared_secret(ours, public), sender=sender, receiver=receiver, day=other_day)
     assert (secret == back) == (sender == receiver)
     assert (secret == later) == (day == other_day)
 
@@ -87,7 +92,7 @@ def test_secrets_that_are_kept_suffice_for_two_days_without_new_ones(now: float,
 @pytest.mark.parametrize("point", LOW_ORDER, ids=lambda point: point.hex()[:8])
 def test_a_point_of_low_order_is_no_public_key(point: bytes) -> None:
     with pytest.raises(ValueError):
-        keys.day_secret(keys.new_private_key(), point, sender="c1", receiver="c2", day=1)
+        keys.shared_secret(keys.new_private_key(), point)
 
 
 def test_secrets_are_hkdf_sha256_of_the_shared_secret() -> None:
@@ -100,6 +105,6 @@ def test_secrets_are_hkdf_sha256_of_the_shared_secret() -> None:
     private = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     public = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
     shared = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-    day = keys.day_secret(private, public, sender="c1", receiver="c2", day=20_000)
+    day = keys.day_secret(keys.shared_secret(private, public), sender="c1", receiver="c2", day=20_000)
     assert day == hkdf(shared, b"isthmus/pair/c1/c2/20000")
     assert keys.epoch_key(day, 28_800_001) == hkdf(day, b"isthmus/epoch/28800001")[:16]

@@ -20,6 +20,7 @@ from isthmus.clusterset.records import identity
 from isthmus.clusterset.records import keys as etcd_keys
 from isthmus.config import ClusterSection, Config, EtcdSection, IdentitySection, KeysSection, KubernetesSection
 from isthmus.etcd import Session, binary
+from isthmus.identity import pairs
 from isthmus.identity.epoch_keys import KeySet
 from isthmus.kube.objects.core import SECRET
 from isthmus.model.names import ClusterName
@@ -166,6 +167,17 @@ async def test_a_peer_whose_etcd_is_away_keeps_its_key_and_gets_the_days_that_co
     await second.process().look()
     number, key = (await first.node()).sign[2]
     assert (await second.node()).verify[1, number] == key
+
+
+async def test_a_key_in_the_secret_that_can_be_none_costs_its_peer_alone(clusters: tuple[Signing, Signing]) -> None:
+    first, second = clusters
+    await first.pairs.look()
+    second.etcd.stop()
+    pair = structs.replace(pairs.decode((await first.secret())["c2"]), peer_key=bytes(32))
+    data = {"data": {"c2": base64.b64encode(pairs.encode(pair)).decode()}}
+    await first.kept.admin.patch(SECRET, first.kept.namespace, "isthmus-pair-keys", data)
+    await first.process().look()
+    assert await first.secret() == {}
 
 
 @pytest.mark.parametrize("how", ["it publishes no key", "it publishes a point of low order", "it is joined no more"])

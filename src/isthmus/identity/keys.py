@@ -37,17 +37,19 @@ def public_key(private_key: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes_raw()
 
 
-def day_secret(private_key: bytes, peer_public_key: bytes, *, sender: str, receiver: str, day: int) -> bytes:
-    """Derive the secret of a day for calls from a cluster to another one, of which either is the key's own.
+def shared_secret(private_key: bytes, peer_public_key: bytes) -> bytes:
+    """Return the X25519 secret of two clusters, from which :func:`day_secret` derives.
 
     ValueError if a key has another length than 32, or if the public key is a point of low order, with which everybody
     shares the same secret (RFC 7748, section 6.1).
     """
-    private, public = (
-        X25519PrivateKey.from_private_bytes(private_key),
-        X25519PublicKey.from_public_bytes(peer_public_key),
-    )
-    return _derived(private.exchange(public), f"isthmus/pair/{sender}/{receiver}/{day}", DAY_SECRET_BYTES)
+    public = X25519PublicKey.from_public_bytes(peer_public_key)
+    return X25519PrivateKey.from_private_bytes(private_key).exchange(public)
+
+
+def day_secret(shared: bytes, *, sender: str, receiver: str, day: int) -> bytes:
+    """Derive the secret of a day for calls from a cluster to another one, from what they share."""
+    return _derived(shared, f"isthmus/pair/{sender}/{receiver}/{day}", DAY_SECRET_BYTES)
 
 
 def epoch_key(secret: bytes, epoch: int) -> bytes:

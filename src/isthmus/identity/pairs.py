@@ -41,12 +41,12 @@ _decoder = msgspec.json.Decoder(Pair)
 
 def pair(private_key: bytes, peer_key: bytes, *, own: str, peer: str, now: float) -> Pair:
     """Derive the secrets of the days that are kept at a Unix time; ValueError for a key of which there is none."""
-    days = keys.kept_days(now)
+    shared, days = keys.shared_secret(private_key, peer_key), keys.kept_days(now)
     return Pair(
         own_key=keys.public_key(private_key),
         peer_key=peer_key,
-        send={day: keys.day_secret(private_key, peer_key, sender=own, receiver=peer, day=day) for day in days},
-        receive={day: keys.day_secret(private_key, peer_key, sender=peer, receiver=own, day=day) for day in days},
+        send={day: keys.day_secret(shared, sender=own, receiver=peer, day=day) for day in days},
+        receive={day: keys.day_secret(shared, sender=peer, receiver=own, day=day) for day in days},
     )
 
 

@@ -124,7 +124,14 @@ class PairKeys:
         before.update(stored.files)
         public_keys = await self._peers_keys(before.peer_keys())
         private = private_key(self._keeper.home.folder)
-        self._made = {name: self._file(name, private, key) for name, key in public_keys.items()}
+        made = {}
+        for name, key in public_keys.items():
+            try:
+                made[name] = self._file(name, private, key)
+            except ValueError:  # what the Secret had for a peer that is away can be no key: somebody wrote it there
+                log.warning("a peer's key cannot be used", cluster=name)
+            await asyncio.sleep(0)  # hundreds of peers take a part of a second
+        self._made = made
         files = {str(name): content for name, (_, content) in self._made.items()}
         changed = sorted(name for name, content in files.items() if stored.files.get(name) != content)
         drop = stored.files.keys() - files.keys()
