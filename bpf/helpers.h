@@ -60,6 +60,8 @@ static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to,
 					__u32 length) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 length,
 					 __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
+static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 length,
+					 __u64 flags) = (void *)BPF_FUNC_skb_change_tail;
 static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
 					 __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,

@@ -16,6 +16,7 @@
 #include "peek.h"
 #include "sockets.h"
 #include "datagrams.h"
+#include "verify.h"
 #include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -249,6 +250,14 @@ int getpeername6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+/* A TCP segment, or what can be one: rescue may rewrite it, and what it has become is signed. */
+static __always_inline int tcp_from_pod(struct __sk_buff *skb, bool may_be_syn)
+{
+	int verdict = anything_moved() ? rescue_from_pod(skb) : TC_ACT_UNSPEC;
+
+	return verdict == TC_ACT_UNSPEC && may_be_syn && signs() ? sign_from_pod(skb) : verdict;
+}
+
 /* TCP is rescue's and questions are names'; what peek does not read is looked at by both. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
@@ -257,14 +266,20 @@ int from_pod(struct __sk_buff *skb)
 	int verdict;
 
 	if (packet.protocol == IPPROTO_TCP)
-		return anything_moved() ? rescue_from_pod(skb) : TC_ACT_UNSPEC;
+		return tcp_from_pod(skb, packet.tcp_flags & TCP_SYN);
 	if (packet.protocol == IPPROTO_UDP && packet.udp_dest != DNS_PORT)
 		return any_datagram_moved() ? datagram_from_pod(skb) : TC_ACT_UNSPEC;
 	verdict = names_from_pod(skb);
 	if (verdict != TC_ACT_UNSPEC)
 		return verdict;
 	verdict = datagram_from_pod(skb);
-	return packet.protocol == IPPROTO_UDP || verdict != TC_ACT_UNSPEC ? verdict : rescue_from_pod(skb);
+	return packet.protocol == IPPROTO_UDP || verdict != TC_ACT_UNSPEC ? verdict : tcp_from_pod(skb, true);
+}
+
+/* Of TCP, only SYNs are verified, and what peek cannot read: it may be one. */
+static __always_inline bool may_open(const struct peeked *packet)
+{
+	return packet->protocol == IPPROTO_TCP ? packet->tcp_flags & TCP_SYN : packet->protocol != IPPROTO_UDP;
 }
 
 /* While nothing is moved, RST and ICMP errors alone start a rescue. */
@@ -274,6 +289,11 @@ int to_pod(struct __sk_buff *skb)
 	struct peeked packet = peek(skb);
 	int verdict;
 
+	if (may_open(&packet) && guards()) {
+		verdict = verify_to_pod(skb);
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+	}
 	if (packet.protocol == IPPROTO_TCP && !(packet.tcp_flags & TCP_RST) && !anything_moved())
 		return TC_ACT_UNSPEC;
 	verdict = packet.protocol == IPPROTO_UDP ? datagram_to_pod(skb) : rescue_to_pod(skb);

@@ -4,8 +4,6 @@
 
 #include "names_common.h"
 
-static long (*const bpf_skb_change_tail)(void *skb, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_change_tail;
-
 static __always_inline int write_headers(struct __sk_buff *skb, const struct question *asked, struct udphdr *udp,
 					 __u32 size)
 {

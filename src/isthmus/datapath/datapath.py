@@ -27,6 +27,7 @@ from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
 from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
+from isthmus.datapath.identity.target import SHIFT, IdentityTarget, identity_target
 from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
 from isthmus.datapath.names.counters import questions
 from isthmus.datapath.names.settings import host_cookie
@@ -155,6 +156,13 @@ class Datapath:
         """
         host = host_cookie() if self._services != "all" else 0
         return NamesTarget(self.maps, dns, lifetime=lifetime, host=host)
+
+    def identity(self, *, shift: int = SHIFT) -> IdentityTarget:
+        """Targets of the reconcilers of proven callers, and their keys; run its ``keep()`` as a task.
+
+        ``shift`` is the number of bits of an identity below its cluster's id.
+        """
+        return identity_target(self.maps, self._cgroup, shift=shift)
 
     def pod_links(self) -> PodLinks:
         """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""

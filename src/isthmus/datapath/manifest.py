@@ -9,11 +9,12 @@ from isthmus.datapath import settings
 from isthmus.datapath.core.manifest import Map, Program
 from isthmus.datapath.failures import manifest as failures
 from isthmus.datapath.flows import manifest as flows
+from isthmus.datapath.identity import manifest as identity
 from isthmus.datapath.names import manifest as names
 from isthmus.datapath.services import manifest as services
 
 MAPS: Final[Mapping[str, Map]] = {
-    row.name: row for row in (*services.MAPS, *failures.MAPS, *flows.MAPS, *names.MAPS, *settings.MAPS)
+    row.name: row for row in (*services.MAPS, *failures.MAPS, *flows.MAPS, *identity.MAPS, *names.MAPS, *settings.MAPS)
 }
 
 NUMBERED: Final = frozenset(name for name, row in MAPS.items() if row.numbered)

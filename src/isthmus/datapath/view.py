@@ -16,7 +16,7 @@ from isthmus.datapath.services.views import PlanNames
 
 _SHOWN = (*reversed(ORDER), *(name for name, row in MAPS.items() if row.show and name not in ORDER))
 """Maps in the order of a dump: an entry precedes the entries that it refers to."""
-_NUMBERS = frozenset({"id", "plan_id", "backend_id", "service_id", "generation", "used", "cookie"})
+_NUMBERS = frozenset({"id", "plan_id", "policy_id", "backend_id", "service_id", "generation", "used", "cookie"})
 
 
 def dump(maps: Maps, *, masked: bool = False) -> dict[str, list[Row]]:

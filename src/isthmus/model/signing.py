@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
+
+RefusalReason = Literal["unsigned", "bad-mac", "unknown-key", "not-allowed", "spoofed", "unreadable"]
 
 
 class Source(Struct, frozen=True, gc=False):
@@ -47,3 +51,16 @@ class Permit(Struct, frozen=True, gc=False):
 
     policy: ServiceName
     identity: int
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """SYNs that were refused, or would be without ``audit``, by policy, identity and reason."""
+
+    policy: ServiceName
+    """Empty of spoofed ones."""
+    identity: int
+    """0 if unknown; if it is not proven, the part with the cluster's id. Of spoofed SYNs, the sending pod's own."""
+    reason: RefusalReason
+    count: int
+    age: float
+    """Seconds since the last."""

@@ -488,7 +488,7 @@ def no_place_is_free(datapath: Datapath) -> Iterator[None]:
 
 NO_SOCKET: Final = 1 << 62
 """A cookie that counting up does not come to."""
-HASHES, ARRAY, RING_BUFFER = (1, 9), 2, 27
+HASHES, ARRAY, RING_BUFFER = (1, 9, 11), 2, 27
 """Types of maps in linux/bpf.h. What a map of another type holds counts, or ends with its socket."""
 
 

@@ -26,7 +26,7 @@ _BATCH = 4096
 _PER_PROCESSOR = (5, 6)
 """BPF_MAP_TYPE_PERCPU_HASH and BPF_MAP_TYPE_PERCPU_ARRAY of linux/bpf.h."""
 _ENOTSUPP = 524
-"""Errno of a batch operation on a map without batches, such as a per-CPU array before Linux 5.13."""
+"""Errno of a batch operation on a map without batches, such as a per-CPU array or an LPM trie before Linux 5.13."""
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 """Type of libbpf's callback for each event of a ring buffer: (context, data, size)."""
@@ -105,6 +105,8 @@ def library() -> ctypes.CDLL:
         "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
         "bpf_map_update_elem": (c_int, c_void_p, c_void_p, c_uint64),
         "bpf_map_lookup_elem": (c_int, c_void_p, c_void_p),
+        "bpf_map_delete_elem": (c_int, c_void_p),
+        "bpf_map_get_next_key": (c_int, c_void_p, c_void_p),
         "libbpf_num_possible_cpus": (),
         "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_delete_batch": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
@@ -380,6 +382,11 @@ def delete_batch(fd: int, keys: Sequence[bytes]) -> tuple[int, int]:
     number = c_uint32(len(keys))
     if library().bpf_map_delete_batch(fd, b"".join(keys), byref(number), None) >= 0:
         return len(keys), 0
+    if ctypes.get_errno() == _ENOTSUPP:
+        for position, key in enumerate(keys):
+            if library().bpf_map_delete_elem(fd, key) < 0:
+                return position, ctypes.get_errno()
+        return len(keys), 0
     return _done(number.value, len(keys)), ctypes.get_errno()
 
 
@@ -426,6 +433,8 @@ def items(fd: int, *, empty: bytes | None = None) -> list[tuple[bytes, bytes]]:
         number = c_uint32(size)
         result = library().bpf_map_lookup_batch(fd, token, byref(following), keys, values, byref(number), None)
         code = 0 if result >= 0 else ctypes.get_errno()
+        if code == _ENOTSUPP:
+            return _items_one_by_one(fd, key_size, value_size)
         if code == errno.ENOSPC:  # a bucket holds more than the buffers
             size *= 2
             continue
@@ -441,3 +450,16 @@ def items(fd: int, *, empty: bytes | None = None) -> list[tuple[bytes, bytes]]:
         if code == errno.ENOENT:
             return collected
         token = byref(c_uint64(following.value))
+
+
+def _items_one_by_one(fd: int, key_size: int, value_size: int) -> list[tuple[bytes, bytes]]:
+    """Every entry of a map without batches. One that is deleted meanwhile can make others appear twice."""
+    collected: dict[bytes, bytes] = {}
+    key, following = None, ctypes.create_string_buffer(key_size)
+    while library().bpf_map_get_next_key(fd, key, following) >= 0 and following.raw not in collected:
+        key = following.raw
+        try:
+            collected[key] = lookup(fd, key, value_size)
+        except BpfError:
+            return list(collected.items())  # it was deleted
+    return list(collected.items())

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * A SYN from another cluster to a guarded port of a pod is let through if its option proves an identity that may call.
+ *
+ * What cannot be read is no way around: IPv4 with options, fragments and IPv6 extension headers are refused where a port is
+ * guarded. Of fragments the first is enough, without which none is put together; it has the ports. Segments without SYN
+ * open no connection and are not looked at.
+ */
+#pragma once
+
+#include "sign.h"
+
+#define MOST_EXTENSIONS 6 /* headers of IPv6 before TCP; of more it is not known whether it is TCP */
+#define NEXT_HOP_BY_HOP 0
+#define NEXT_ROUTING 43
+#define NEXT_FRAGMENT 44
+#define NEXT_AUTHENTICATION 51
+#define NEXT_DESTINATION 60
+#define NEXT_MOBILITY 135
+
+enum found {
+	FOUND_NO_TCP,
+	FOUND_TCP,     /* its first 8 bytes are at l4 */
+	FOUND_UNKNOWN, /* it can be TCP */
+};
+
+static __always_inline bool guards(void)
+{
+	const struct signing *gate = get_signing();
+
+	return gate && READ_ONCE(gate->flags) & SIGNING_GUARDS;
+}
+
+/* Skip one extension header; FOUND_UNKNOWN: the next is to be looked at. */
+static __always_inline int skip_extension(struct __sk_buff *skb, __u8 *next, __u32 *at)
+{
+	__u8 header[4];
+
+	if (*next == IPPROTO_TCP)
+		return FOUND_TCP;
+	if (*next != NEXT_HOP_BY_HOP && *next != NEXT_ROUTING && *next != NEXT_FRAGMENT && *next != NEXT_AUTHENTICATION &&
+	    *next != NEXT_DESTINATION && *next != NEXT_MOBILITY)
+		return FOUND_NO_TCP;
+	if (bpf_skb_load_bytes(skb, *at, header, sizeof(header)))
+		return FOUND_UNKNOWN; /* and so will be the next ones */
+	if (*next == NEXT_FRAGMENT && (((__u32)header[2] << 8 | header[3]) & 0xfff8))
+		return FOUND_NO_TCP; /* not the first */
+	*at += *next == NEXT_FRAGMENT	    ? 8 :
+	       *next == NEXT_AUTHENTICATION ? ((__u32)header[1] + 2) * 4 :
+					      ((__u32)header[1] + 1) * 8;
+	*next = header[0];
+	return FOUND_UNKNOWN;
+}
+
+static __always_inline int find_tcp6(struct __sk_buff *skb, __u32 *l4)
+{
+	__u8 next;
+
+	*l4 = ETH_HEADER + IPV6_HEADER;
+	if (bpf_skb_load_bytes(skb, ETH_HEADER + 6, &next, sizeof(next)))
+		return FOUND_UNKNOWN;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i <= MOST_EXTENSIONS; i++) {
+		int found = skip_extension(skb, &next, l4);
+
+		if (found != FOUND_UNKNOWN)
+			return found;
+	}
+	return FOUND_UNKNOWN;
+}
+
+static __always_inline int find_tcp4(struct __sk_buff *skb, __u32 *l4)
+{
+	__u8 ip[IPV4_HEADER];
+
+	if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
+		return FOUND_UNKNOWN;
+	*l4 = ETH_HEADER + (ip[0] & 0xf) * 4;
+	if (ip[9] != IPPROTO_TCP || ((__u32)ip[6] << 8 | ip[7]) & 0x1fff)
+		return FOUND_NO_TCP; /* or a fragment that is not the first */
+	return FOUND_TCP;
+}
+
+/* The guard of a port of an interface. ANY_PORT: of any. */
+static __always_inline bool find_guard(__u32 ifindex, __be16 port, struct guarded *guard)
+{
+	struct guarded_key key = { .ifindex = ifindex, .port = port, .protocol = IPPROTO_TCP };
+	const struct guarded *found = bpf_map_lookup_elem(&guarded, &key);
+
+	if (!found)
+		return false;
+	*guard = *found;
+	barrier();
+	return READ_ONCE(found->ifindex) == ifindex && READ_ONCE(found->port) == port;
+}
+
+static __always_inline bool is_own(const __be32 *source)
+{
+	struct range_key key = { .prefix = 128 };
+
+	copy_address(key.address, source);
+	return bpf_map_lookup_elem(&own_ranges, &key);
+}
+
+/* The source of a packet that parse cannot read. */
+static __always_inline int read_source(struct __sk_buff *skb, __be32 *source)
+{
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return bpf_skb_load_bytes(skb, ETH_HEADER + 8, source, 16);
+	source[2] = bpf_htonl(0xffff);
+	return bpf_skb_load_bytes(skb, ETH_HEADER + 12, &source[3], 4);
+}
+
+/* 0 if a SYN proves an identity that the policy allows, else enum refusal_reason. */
+static __always_inline int judge(struct __sk_buff *skb, const struct segment *syn, __u32 policy, __u32 *identity)
+{
+	__u32 header = header_of(skb, syn->l4), shift, claimed;
+	const struct signing *gate = get_signing();
+	struct identity_option option = {};
+	struct verify_key_id id = {};
+	struct allowed_key allows = { .policy = policy };
+	const struct verify_key *found;
+	__u64 key[2];
+
+	if (!gate || (syn->flags & TCP_CONTROL) != TCP_SYN || syn->length || header < TCP_HEADER + sizeof(option) ||
+	    bpf_skb_load_bytes(skb, syn->l4 + header - sizeof(option), &option, sizeof(option)) ||
+	    !is_identity_option(&option))
+		return REFUSAL_UNSIGNED;
+	claimed = bpf_htonl(option.number_identity);
+	shift = READ_ONCE(gate->identity_shift) & 31;
+	id.number = claimed >> 24;
+	claimed &= 0xffffff;
+	id.cluster = claimed >> shift;
+	*identity = id.cluster << shift;
+	found = bpf_map_lookup_elem(&verify_keys, &id);
+	if (!found)
+		return REFUSAL_UNKNOWN_KEY;
+	key[0] = READ_ONCE(found->key[0]);
+	key[1] = READ_ONCE(found->key[1]);
+	barrier();
+	if (READ_ONCE(found->cluster) != id.cluster || READ_ONCE(found->number) != id.number)
+		return REFUSAL_UNKNOWN_KEY;
+	if (mac_of(key, syn->key.peer, syn->key.pod, syn->key.peer_port, syn->key.pod_port, syn->sequence,
+		   option.number_identity) != option.mac)
+		return REFUSAL_BAD_MAC;
+	*identity = allows.identity = claimed;
+	return bpf_map_lookup_elem(&allowed, &allows) ? 0 : REFUSAL_NOT_ALLOWED;
+}
+
+/* True if this is refused: without GUARD_REQUIRE, only what is proven and not allowed. */
+static __always_inline bool refuses(const struct guarded *guard, __u32 identity, int reason)
+{
+	count_refusal(guard->policy, identity, reason);
+	return !(guard->flags & GUARD_AUDIT) && (guard->flags & GUARD_REQUIRE || reason == REFUSAL_NOT_ALLOWED);
+}
+
+/* A TCP packet of a form that is not read further. */
+static __always_inline int verify_unreadable(struct __sk_buff *skb)
+{
+	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	struct guarded guard = {};
+	__be32 source[4] = {};
+	__be16 port = ANY_PORT;
+	__u32 l4 = 0;
+	int found;
+
+	if (!ipv6 && skb->protocol != bpf_htons(ETH_P_IP))
+		return TC_ACT_UNSPEC;
+	found = ipv6 ? find_tcp6(skb, &l4) : find_tcp4(skb, &l4);
+	if (found == FOUND_NO_TCP)
+		return TC_ACT_UNSPEC;
+	if (found == FOUND_TCP && bpf_skb_load_bytes(skb, l4 + 2, &port, sizeof(port)))
+		port = ANY_PORT;
+	if (!find_guard(skb->ifindex, port, &guard))
+		return TC_ACT_UNSPEC;
+	if (read_source(skb, source) || is_own(source))
+		return TC_ACT_UNSPEC;
+	return refuses(&guard, 0, REFUSAL_UNREADABLE) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+__walked_once int verify_to_pod(struct __sk_buff *skb)
+{
+	struct segment syn = {};
+	struct guarded guard = {};
+	__u32 identity = 0;
+	int reason;
+
+	if (!find_guard(skb->ifindex, ANY_PORT, &guard))
+		return TC_ACT_UNSPEC;
+	if (parse(skb, &syn, false))
+		return verify_unreadable(skb);
+	if ((syn.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+		return TC_ACT_UNSPEC;
+	if (!find_guard(skb->ifindex, syn.key.pod_port, &guard) || is_own(syn.key.peer))
+		return TC_ACT_UNSPEC;
+	reason = judge(skb, &syn, guard.policy, &identity);
+	if (!reason)
+		return TC_ACT_UNSPEC;
+	return refuses(&guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}

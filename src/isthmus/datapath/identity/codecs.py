@@ -1,0 +1,50 @@
+"""Struct codecs of the maps of signed SYNs (bpf/sign_maps.h)."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import Final, Literal
+
+from isthmus.datapath.core.shapes import Shape, address
+from isthmus.model.signing import RefusalReason
+
+REASONS: Final[tuple[RefusalReason | Literal[""], ...]] = (
+    "",
+    "unsigned",
+    "bad-mac",
+    "unknown-key",
+    "not-allowed",
+    "spoofed",
+    "unreadable",
+)
+"""Names by value of enum refusal_reason."""
+SIGNS, GUARDS = 1, 2
+"""Bits of enum signing_flag."""
+AUDIT, REQUIRE = 1, 2
+"""Bits of enum guard_flag."""
+ANY_PORT: Final = 0
+ANY_ADDRESS: Final = bytes(16)
+TCP: Final = 6
+
+SIGNING = Shape("signing", flags="I", identity_shift="I")
+SOURCE_KEY = Shape("source_key", ifindex="I", address="16s")
+SOURCE = Shape("source", identity="I", ifindex="I")
+SIGNED_TO_KEY = Shape("signed_to_key", address="16s")
+SIGNED_TO = Shape("signed_to", address="16s", cluster="I")
+SIGN_KEY = Shape("sign_key", key="16s", number="I", cluster="I")
+VERIFY_KEY_ID = Shape("verify_key_id", cluster="I", number="I")
+VERIFY_KEY = Shape("verify_key", key="16s", cluster="I", number="I")
+GUARDED_KEY = Shape("guarded_key", ifindex="I", port="2s", protocol="B", reserved="B")
+GUARDED = Shape("guarded", policy="I", flags="I", ifindex="I", port="2s", protocol="B", reserved="B")
+RANGE_KEY = Shape("range_key", prefix="I", address="16s")
+ALLOWED_KEY = Shape("allowed_key", policy="I", identity="I")
+REFUSAL_KEY = Shape("refusal_key", policy="I", identity="I", reason="I")
+REFUSAL = Shape("refusal", count="Q", last="Q")
+POLICY = Shape("export_policy", name="320s")
+
+
+def range_key(cidr: str) -> bytes:
+    """Key of a range; IPv4 as IPv4-mapped IPv6. Raises ValueError if the text is no range."""
+    network = ip_network(cidr, strict=False)
+    bits = network.prefixlen + (96 if network.version == 4 else 0)
+    return RANGE_KEY.pack(bits, address(str(network.network_address)))

@@ -1,0 +1,132 @@
+"""Rows that claim entries of one map, as a target of a reconciler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from isthmus.datapath.core.maps import Maps
+from isthmus.statedb import NotPruned
+
+K_co = TypeVar("K_co", bound=Hashable, covariant=True)
+K = TypeVar("K", bound=Hashable)
+
+
+class Keyed(Protocol[K_co]):
+    """A row with a key."""
+
+    @property
+    def key(self) -> K_co:
+        """Key of the row."""
+        ...
+
+
+R = TypeVar("R", bound=Keyed[Hashable])
+
+
+class Unresolved(Exception):  # noqa: N818
+    """A row cannot be written yet; the message says why."""
+
+
+class Entries(Generic[R]):
+    """The entries of one map. Of several rows that claim one, ``choose`` picks a value: the last written by default.
+
+    Invariant: ``_written`` is what the kernel holds, as far as writes of this process and the last ``prune`` have it.
+    """
+
+    def __init__(
+        self,
+        maps: Maps,
+        name: str,
+        encode: Callable[[R], Mapping[bytes, bytes]],
+        *,
+        written: Callable[[], None],
+        choose: Callable[[bytes, Sequence[bytes]], bytes] = lambda _, values: values[-1],
+    ) -> None:
+        self._maps = maps
+        self._name = name
+        self._encode = encode
+        self._after = written
+        self._choose = choose
+        self._written = dict(maps.items(name))
+        self._claims: dict[bytes, dict[Hashable, bytes]] = {}
+        self.rows: dict[Hashable, R] = {}
+        """The rows that hold claims."""
+        self._keys: dict[Hashable, tuple[bytes, ...]] = {}
+        self.pruned = False
+
+    def __repr__(self) -> str:
+        return f"<Entries of {self._name}: {len(self.rows)} rows, {len(self._written)} entries>"
+
+    def __len__(self) -> int:
+        """Number of entries in the map."""
+        return len(self._written)
+
+    async def update(self, rows: Sequence[R]) -> Mapping[Hashable, str]:
+        """Write the entries of these rows. Returns failures by key."""
+        failures: dict[Hashable, str] = {}
+        touched: dict[bytes, None] = {}
+        for row in rows:
+            try:
+                entries = self._encode(row)
+            except Unresolved as error:
+                failures[row.key] = str(error)
+                continue
+            touched |= dict.fromkeys(self._release(row.key)) | dict.fromkeys(entries)
+            self.rows[row.key], self._keys[row.key] = row, tuple(entries)
+            for key, value in entries.items():
+                self._claims.setdefault(key, {})[row.key] = value
+        return failures | self._settle(touched)
+
+    async def delete(self, rows: Sequence[R]) -> Mapping[Hashable, str]:
+        """Give up the claims of these rows. Returns failures by key."""
+        released = {key: row.key for row in rows for key in self._release(row.key)}
+        failed = self._write(released)
+        return {released[key]: reason for key, reason in failed.items()}
+
+    async def prune(self, rows: Iterable[R]) -> str:
+        """Make the map hold what these rows claim, as it was last updated, and nothing else."""
+        wanted = {row.key for row in rows}
+        for key in [key for key in self.rows if key not in wanted]:
+            self._release(key)
+        self._written = dict(self._maps.items(self._name))
+        obsolete = [key for key in self._written if key not in self._claims]
+        if failures := self._write({**self._claims, **dict.fromkeys(obsolete)}):
+            raise NotPruned(next(iter(failures.values())))
+        self.pruned = True
+        return f"{len(obsolete)} entries of {self._name} removed"
+
+    def _release(self, row: Hashable) -> tuple[bytes, ...]:
+        """Remove the claims of a row. Returns the keys that it had."""
+        self.rows.pop(row, None)
+        keys = self._keys.pop(row, ())
+        for key in keys:
+            claims = self._claims[key]
+            del claims[row]
+            if not claims:
+                del self._claims[key]
+        return keys
+
+    def _settle(self, touched: Iterable[bytes]) -> dict[Hashable, str]:
+        failed = self._write(touched)
+        return {row: reason for key, reason in failed.items() for row in self._claims.get(key, ())}
+
+    def _write(self, touched: Iterable[bytes]) -> dict[bytes, str]:
+        """Write what these entries should be: those that stay before others go. Returns failures by entry."""
+        puts, drops = list[tuple[bytes, bytes]](), list[bytes]()
+        for key in touched:
+            claims = self._claims.get(key)
+            if claims is None:
+                drops += [key] if key in self._written else []
+                continue
+            value = self._choose(key, list(claims.values()))
+            if self._written.get(key) != value:
+                puts.append((key, value))
+        failures = {puts[position][0]: reason for position, reason in self._maps.put(self._name, puts).items()}
+        self._written |= {key: value for key, value in puts if key not in failures}
+        kept = {drops[position]: reason for position, reason in self._maps.drop(self._name, drops).items()}
+        for key in drops:
+            if key not in kept:
+                del self._written[key]
+        self._after()
+        return failures | kept

@@ -1,0 +1,206 @@
+"""Writes rows of proven callers to the maps: a target of a reconciler for each kind of row, and the keys.
+
+A guard is in force as soon as it is written, so whoever drives these writes a policy's permits before its guards. An
+entry precedes the gate that makes programs look for it. Entries stay in force while no agent runs; keys do not: callers
+sign by the key of the epoch, and one that was not written is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from isthmus import logs
+from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import ID, address, port
+from isthmus.datapath.core.shapes import text as name_text
+from isthmus.datapath.identity import codecs
+from isthmus.datapath.identity.entries import Entries, Unresolved
+from isthmus.datapath.identity.interfaces import pod_interfaces
+from isthmus.datapath.services.codecs import PROTOCOLS
+from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
+
+RENEW: Final = 10.0
+"""Seconds between two looks at which interfaces lead to the pods."""
+FRESH: Final = 0.5
+"""Seconds for which a look counts."""
+GATE: Final = ID.pack(0)
+SHIFT, SHIFT_511 = 16, 15
+"""Bits of an identity below its cluster's id, in clustersets of 255 and of 511 clusters."""
+NAME_BYTES: Final = codecs.POLICY.size - 1
+
+log = logs.get("identity")
+
+
+class IdentityTarget:
+    """The maps of signed SYNs. ``sources``, ``signed_to``, ``permits`` and ``guards`` are targets of reconcilers."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        interfaces: Callable[[], Mapping[str, int]],
+        *,
+        shift: int = SHIFT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._maps = maps
+        self._look = interfaces
+        self._shift = shift
+        self._clock = clock
+        self._interfaces: Mapping[str, int] = {}
+        self._looked = -FRESH
+        names = {name_text(codecs.POLICY.unpack(value)[0]): ID.unpack(key)[0] for key, value in maps.items("policies")}
+        self._policies: dict[str, int] = names
+        self._ids = Ids(names.values())
+        self.sources = Entries(maps, "sources", self._source, written=self._renew_gate)
+        self.signed_to = Entries(maps, "signed_to", _signed_to, written=self._renew_gate)
+        self.permits = Entries(maps, "allowed", self._permit, written=self._forget_policies)
+        self.guards = Entries(maps, "guarded", self._guard, written=self._renew_gate, choose=_strictest)
+
+    def __repr__(self) -> str:
+        return f"<IdentityTarget: {self.sources!r}, {self.signed_to!r}, {self.guards!r}, {self.permits!r}>"
+
+    def put_keys(self, sign: Mapping[int, tuple[int, bytes]], verify: Mapping[tuple[int, int], bytes]) -> Sequence[str]:
+        """Make the maps hold exactly these keys of 16 bytes. Returns failures.
+
+        ``sign`` has the number of the key and the key by the cluster that it is for, ``verify`` the key by the cluster
+        that signs with it and its number.
+        """
+        verified = {
+            codecs.VERIFY_KEY_ID.pack(cluster, number): codecs.VERIFY_KEY.pack(key, cluster, number)
+            for (cluster, number), key in verify.items()
+        }
+        signed = {
+            ID.pack(cluster): codecs.SIGN_KEY.pack(key, number, cluster) for cluster, (number, key) in sign.items()
+        }
+        return [*self._make("verify_keys", verified), *self._make("sign_keys", signed)]
+
+    def put_own_ranges(self, ranges: Collection[str]) -> Sequence[str]:
+        """Make these the ranges whose SYNs no guard looks at: pods and nodes of the own cluster. Returns failures."""
+        return self._make("own_ranges", {codecs.range_key(each): ID.pack(1) for each in ranges})
+
+    def refusals(self) -> list[Refusal]:
+        """The refusals that the kernel has counted."""
+        names, now = {number: name for name, number in self._policies.items()}, self._clock()
+        rows = []
+        for key, value in self._maps.items("refusals"):
+            policy, identity, reason = codecs.REFUSAL_KEY.unpack(key)
+            count, last = codecs.REFUSAL.unpack(value)
+            if named := codecs.REASONS[reason]:
+                rows.append(Refusal(names.get(policy, ""), identity, named, count, max(0.0, now - last / 1e9)))
+        return rows
+
+    async def clear(self) -> None:
+        """Remove every entry: nothing is signed and nothing is guarded."""
+        for entries in (self.guards, self.signed_to, self.sources, self.permits):
+            await entries.prune(())
+        self.put_keys({}, {})
+        self.put_own_ranges(())
+
+    async def renew(self) -> None:
+        """Write sources and guards again, by the interfaces that lead to their pods now."""
+        if self.sources.rows or self.guards.rows:
+            await self.sources.update(list(self.sources.rows.values()))
+            await self.guards.update(list(self.guards.rows.values()))
+
+    async def keep(self) -> None:
+        """Renew, for ever."""
+        while True:
+            await asyncio.sleep(RENEW)
+            await self.renew()
+
+    def _make(self, name: str, wanted: Mapping[bytes, bytes]) -> list[str]:
+        """Make a map hold exactly these entries. Returns failures."""
+        current = dict(self._maps.items(name))
+        put = self._maps.put(name, [(key, value) for key, value in wanted.items() if current.get(key) != value])
+        dropped = self._maps.drop(name, [key for key in current if key not in wanted])
+        return [*put.values(), *dropped.values()]
+
+    def _source(self, row: Source) -> dict[bytes, bytes]:
+        """An entry for each address, and one for the interface: it makes any other address a spoofed one."""
+        interface = self._interface(row.addresses, row.pod_name)
+        value = codecs.SOURCE.pack(row.identity, interface)
+        own = (codecs.ANY_ADDRESS, *map(address, row.addresses))
+        return {codecs.SOURCE_KEY.pack(interface, each): value for each in own}
+
+    def _guard(self, row: Guard) -> dict[bytes, bytes]:
+        """An entry for each pod's interface, and one that says that some port of it is guarded."""
+        policy, protocol = self._policy(row.policy), PROTOCOLS[row.protocol]
+        flags = codecs.AUDIT * row.audit | codecs.REQUIRE * row.require
+        entries: dict[bytes, bytes] = {}
+        for each in row.addresses:
+            interface = self._interface((each,), each)
+            for number in (codecs.ANY_PORT, row.port):
+                where = (port(number), protocol, 0)
+                value = codecs.GUARDED.pack(policy, flags, interface, *where)
+                entries[codecs.GUARDED_KEY.pack(interface, *where)] = value
+        return entries
+
+    def _permit(self, row: Permit) -> dict[bytes, bytes]:
+        return {codecs.ALLOWED_KEY.pack(self._policy(row.policy), row.identity): ID.pack(row.identity)}
+
+    def _interface(self, addresses: Sequence[str], pod: str) -> int:
+        if self._clock() - self._looked >= FRESH:
+            self._interfaces, self._looked = self._look(), self._clock()
+        interfaces = {self._interfaces[each] for each in addresses if each in self._interfaces}
+        if len(interfaces) != 1:
+            raise Unresolved(f"not one interface of this node leads to {pod}, but {len(interfaces)}")
+        return interfaces.pop()
+
+    def _policy(self, name: str) -> int:
+        """Number of a policy, a new one if it has none."""
+        if number := self._policies.get(name):
+            return number
+        encoded = name.encode()
+        if len(encoded) > NAME_BYTES:
+            raise Unresolved(f"name of a policy is longer than {NAME_BYTES} bytes: {name}")
+        number = self._ids.take()
+        if failures := self._maps.put("policies", [(ID.pack(number), codecs.POLICY.pack(encoded))]):
+            self._ids.release([number])
+            raise Unresolved(failures[0])
+        self._policies[name] = number
+        return number
+
+    def _forget_policies(self) -> None:
+        """Release the numbers of policies without rows, once no entry of an earlier process can have them."""
+        if not (self.permits.pruned and self.guards.pruned):
+            return
+        used = {row.policy for row in self.permits.rows.values()} | {row.policy for row in self.guards.rows.values()}
+        obsolete = {name: number for name, number in self._policies.items() if name not in used}
+        if obsolete and not self._maps.drop("policies", [ID.pack(number) for number in obsolete.values()]):
+            self._ids.release(list(obsolete.values()))
+            for name in obsolete:
+                del self._policies[name]
+
+    def _renew_gate(self) -> None:
+        """Make programs look where there is something. Called after entries were written or removed."""
+        flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
+        value = codecs.SIGNING.pack(flags, self._shift)
+        if value != dict(self._maps.items("signing")).get(GATE):
+            self._maps.put("signing", [(GATE, value)])
+
+
+def identity_target(maps: Maps, cgroup: Path, *, shift: int = SHIFT) -> IdentityTarget:
+    """The target for the pods below a cgroup."""
+    return IdentityTarget(maps, lambda: pod_interfaces(maps, cgroup), shift=shift)
+
+
+def _signed_to(row: SignedTo) -> dict[bytes, bytes]:
+    raw = address(row.address)
+    return {codecs.SIGNED_TO_KEY.pack(raw): codecs.SIGNED_TO.pack(raw, row.cluster_id)}
+
+
+def _strictest(key: bytes, values: Sequence[bytes]) -> bytes:
+    """The guard of a port: the last written; of ANY_PORT the one under which most is refused."""
+    if codecs.GUARDED_KEY.named(key)["port"] != port(codecs.ANY_PORT):
+        return values[-1]
+
+    def strictness(value: bytes) -> tuple[bool, bool]:
+        flags = codecs.GUARDED.named(value)["flags"]
+        return not flags & codecs.AUDIT, bool(flags & codecs.REQUIRE)
+
+    return max(values, key=strictness)

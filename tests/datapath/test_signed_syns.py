@@ -1,0 +1,387 @@
+"""SYNs signed where they leave a pod and verified where they enter one, byte by byte. By BPF_PROG_TEST_RUN."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from datapath_worlds.bpf_testrun import DROP, PASS, TestRun
+from datapath_worlds.bpf_world import done
+from datapath_worlds.signed_syn import (
+    ACK,
+    CWR,
+    ECE,
+    FIN,
+    PLAIN,
+    PSH,
+    RST,
+    SYN,
+    URG,
+    binary,
+    frame,
+    option,
+    packet,
+    segment,
+    siphash,
+)
+
+from isthmus.datapath import Datapath
+from isthmus.datapath.identity import IdentityTarget
+from isthmus.model.signing import Guard, Permit, SignedTo, Source
+
+pytestmark = pytest.mark.bpf
+
+INTERFACE = 1
+"""Of the loopback, which BPF_PROG_TEST_RUN takes."""
+CALLER, CALLER6, CALLED, CALLED6 = "10.7.0.1", "fd00:7::1", "10.8.0.1", "fd00:8::1"
+FAMILIES = [pytest.param(CALLER, CALLED, id="IPv4"), pytest.param(CALLER6, CALLED6, id="IPv6")]
+PORT, SPORT, SEQUENCE = 8080, 40_001, 0xFEDC_BA98
+KEY, NUMBER = bytes(range(16)), 201
+OTHER_KEY = bytes(range(100, 116))
+CLUSTER, IDENTITY, STRANGER = 7, 7 << 16 | 0x1234, 7 << 16 | 0x4321
+OWN = 3
+POLICY = "demo/echo"
+
+
+@pytest.fixture
+def target(datapath: Datapath) -> IdentityTarget:
+    """The maps of a node with one pod, at the interface that programs are run on."""
+    return IdentityTarget(datapath.maps, lambda: dict.fromkeys((CALLER, CALLER6, CALLED, CALLED6), INTERFACE))
+
+
+@pytest.fixture
+def signing(target: IdentityTarget) -> IdentityTarget:
+    """The caller's node."""
+    assert done(target.sources.update([Source("demo/client", (CALLER, CALLER6), IDENTITY)])) == {}
+    assert done(target.signed_to.update([SignedTo(CALLED, OWN), SignedTo(CALLED6, OWN)])) == {}
+    assert target.put_keys({OWN: (NUMBER, KEY)}, {}) == []
+    return target
+
+
+@pytest.fixture
+def guarding(target: IdentityTarget) -> IdentityTarget:
+    """The provider's node."""
+    assert done(target.permits.update([Permit(POLICY, IDENTITY)])) == {}
+    assert done(target.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY)])) == {}
+    assert target.put_keys({}, {(CLUSTER, NUMBER): KEY}) == []
+    assert target.put_own_ranges(["10.8.0.0/16", "fd00:8::/32", "192.0.2.1/32"]) == []
+    return target
+
+
+@pytest.fixture
+def leave(datapath: Datapath) -> TestRun:
+    return TestRun(datapath.program_fd("from_pod"))
+
+
+@pytest.fixture
+def enter(datapath: Datapath) -> TestRun:
+    return TestRun(datapath.program_fd("to_pod"))
+
+
+def syn(source: str, called: str, *, port: int = PORT, **more: Any) -> bytes:
+    return frame(packet(source, called, segment(source, SPORT, called, port, SEQUENCE, **more)))
+
+
+def proof(source: str, called: str, *, key: bytes = KEY, number: int = NUMBER, identity: int = IDENTITY) -> bytes:
+    return option(key, number, identity, source, SPORT, called, PORT, SEQUENCE)
+
+
+def refused(target: IdentityTarget) -> dict[tuple[str, int, str], int]:
+    return {(row.policy, row.identity, row.reason): row.count for row in target.refusals()}
+
+
+@pytest.mark.parametrize(
+    ("length", "wanted"),
+    [(0, "310e0edd47db6f72"), (8, "6224939a79f5f593"), (15, "e545be4961ca29a1"), (48, "51a9cb9ecba312e6")],
+)
+def test_the_tests_siphash_has_the_published_vectors(length: int, wanted: str) -> None:
+    assert siphash(bytes(range(16)), bytes(range(length))).hex() == wanted
+
+
+@pytest.mark.parametrize("options", [b"", PLAIN, PLAIN + b"\1\1\1\1"], ids=["bare", "ordinary", "the most that fits"])
+@pytest.mark.parametrize("flags", [SYN, SYN | ECE | CWR], ids=["SYN", "with ECN"])
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+@pytest.mark.usefixtures("signing")
+def test_a_syn_towards_a_cluster_that_verifies_has_the_option_at_the_end_and_all_sums_and_lengths_right(
+    leave: TestRun, source: str, called: str, flags: int, options: bytes
+) -> None:
+    wanted = syn(source, called, options=options + proof(source, called), flags=flags)
+    assert leave(syn(source, called, options=options, flags=flags)) == (PASS, wanted)
+
+
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+@pytest.mark.usefixtures("signing")
+def test_the_mac_is_that_of_any_key_tuple_and_sequence_number(
+    leave: TestRun, signing: IdentityTarget, source: str, called: str
+) -> None:
+    dice = random.Random(36)
+    for _ in range(50):
+        key, number, sport, port, sequence = dice.randbytes(16), *(dice.randrange(1, 1 << n) for n in (8, 16, 16, 32))
+        signing.put_keys({OWN: (number, key)}, {})
+        wanted = option(key, number, IDENTITY, source, sport, called, port, sequence)
+        _, out = leave(frame(packet(source, called, segment(source, sport, called, port, sequence))))
+        assert out[-16:] == wanted
+        assert out == frame(
+            packet(source, called, segment(source, sport, called, port, sequence, options=PLAIN + wanted))
+        )
+
+
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+@pytest.mark.usefixtures("signing")
+def test_a_pods_own_option_of_our_kind_is_overwritten(leave: TestRun, source: str, called: str) -> None:
+    forged = proof(source, called, key=OTHER_KEY, identity=STRANGER)
+    wanted = syn(source, called, options=PLAIN + proof(source, called))
+    assert leave(syn(source, called, options=PLAIN + forged)) == (PASS, wanted)
+
+
+UNSIGNED: dict[str, Callable[[str, str], bytes]] = {
+    "SYN-ACK": lambda a, b: syn(a, b, flags=SYN | ACK),
+    "SYN and FIN": lambda a, b: syn(a, b, flags=SYN | FIN),
+    "SYN, PSH and URG": lambda a, b: syn(a, b, flags=SYN | PSH | URG),
+    "SYN and RST": lambda a, b: syn(a, b, flags=SYN | RST),
+    "ACK": lambda a, b: syn(a, b, flags=ACK),
+    "data in it": lambda a, b: syn(a, b, payload=b"hello"),
+    "no room: MP_JOIN, MD5, a TFO cookie": lambda a, b: syn(a, b, options=PLAIN + bytes(12)),
+    "padded by a raw socket": lambda a, b: syn(a, b) + bytes(6),
+    "options of IP": lambda a, b: options_of_ip(a, b),
+    "to another cluster": lambda a, b: syn(a, "fd00:99::1" if ":" in b else "10.99.0.1"),
+}
+
+
+def options_of_ip(source: str, called: str, body: bytes = b"") -> bytes:
+    """With IPv4's no-operations or IPv6's destination options before TCP."""
+    body = body or segment(source, SPORT, called, PORT, SEQUENCE)
+    if ":" in source:
+        return frame(packet(source, called, body, protocol=60, options=bytes.fromhex("0600010400000000")))
+    return frame(packet(source, called, body, options=b"\1\1\1\0"))
+
+
+@pytest.mark.parametrize("case", UNSIGNED)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+@pytest.mark.usefixtures("signing")
+def test_what_is_not_signed_leaves_the_pod_as_it_was(leave: TestRun, source: str, called: str, case: str) -> None:
+    sent = UNSIGNED[case](source, called)
+    assert leave(sent) == (PASS, sent)
+
+
+@pytest.mark.parametrize(("source", "called"), [(f"{CALLER[:-1]}9", CALLED), (f"{CALLER6}9", CALLED6)])
+def test_a_syn_with_an_address_that_its_pod_has_not_goes_nowhere_and_is_counted(
+    leave: TestRun, signing: IdentityTarget, source: str, called: str
+) -> None:
+    assert leave(syn(source, called))[0] == DROP
+    assert refused(signing) == {("", IDENTITY, "spoofed"): 1}
+    elsewhere = syn(source, "fd00:99::1" if ":" in called else "10.99.0.1")
+    assert leave(elsewhere) == (PASS, elsewhere)
+
+
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_without_entries_nothing_is_written_and_nothing_refused(
+    leave: TestRun, enter: TestRun, source: str, called: str
+) -> None:
+    for sent in (syn(source, called), syn(source, called, options=PLAIN + proof(source, called, key=OTHER_KEY))):
+        assert leave(sent) == (PASS, sent)
+        assert enter(sent) == (PASS, sent)
+
+
+@pytest.mark.parametrize("missing", ["sources", "signed_to", "sign_keys"])
+def test_without_an_entry_of_each_kind_nothing_is_signed(
+    datapath: Datapath, signing: IdentityTarget, leave: TestRun, missing: str
+) -> None:
+    datapath.maps.drop(missing, [key for key, _ in datapath.maps.items(missing)])
+    assert leave(syn(CALLER, CALLED)) == (PASS, syn(CALLER, CALLED))
+
+
+@pytest.mark.parametrize("flags", [SYN, SYN | ECE | CWR], ids=["SYN", "with ECN"])
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_a_syn_that_proves_an_identity_that_may_call_passes_as_it_is(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, flags: int
+) -> None:
+    sent = syn(source, called, options=PLAIN + proof(source, called), flags=flags)
+    assert enter(sent) == (PASS, sent)
+    assert refused(guarding) == {}
+
+
+def spoiled(sent: bytes, at: int) -> bytes:
+    return sent[:at] + bytes([sent[at] ^ 1]) + sent[at + 1 :]
+
+
+def signed(source: str, called: str, **more: Any) -> bytes:
+    return syn(source, called, options=PLAIN + proof(source, called, **more))
+
+
+def with_flags(flags: int) -> Callable[[str, str], bytes]:
+    return lambda a, b: syn(a, b, options=PLAIN + proof(a, b), flags=flags)
+
+
+def fragment(source: str, called: str) -> bytes:
+    """The first 24 bytes of a signed SYN."""
+    body = segment(source, SPORT, called, PORT, SEQUENCE, options=PLAIN + proof(source, called))
+    if ":" in source:
+        return frame(packet(source, called, body[:24], protocol=44, options=bytes.fromhex("0600000100000007")))
+    return frame(packet(source, called, body[:24], fragment=0x2000))
+
+
+def chain(source: str, called: str) -> bytes:
+    """Seven headers before TCP, one more than is looked at; of IPv4 the longest options."""
+    body = segment(source, SPORT, called, PORT, SEQUENCE, options=PLAIN + proof(source, called))
+    if ":" in source:
+        headers = bytes.fromhex("3c00010400000000") * 6 + bytes.fromhex("0600010400000000")
+        return frame(packet(source, called, body, protocol=60, options=headers))
+    return frame(packet(source, called, body, options=b"\1" * 39 + b"\0"))
+
+
+ZERO = CLUSTER << 16
+REFUSED: dict[str, tuple[Callable[[str, str], bytes], int, str]] = {
+    "no option": (lambda a, b: syn(a, b), 0, "unsigned"),
+    "an option that is not the last": (
+        lambda a, b: syn(a, b, options=proof(a, b) + PLAIN),
+        0,
+        "unsigned",
+    ),
+    "another experiment": (
+        lambda a, b: syn(a, b, options=PLAIN + b"\xfd\x10\x15\x78" + proof(a, b)[4:]),
+        0,
+        "unsigned",
+    ),
+    "SYN and FIN": (with_flags(SYN | FIN), 0, "unsigned"),
+    "SYN, PSH and URG": (with_flags(SYN | PSH | URG), 0, "unsigned"),
+    "data in it, as with TCP Fast Open": (
+        lambda a, b: syn(a, b, options=PLAIN + proof(a, b), payload=b"hello"),
+        0,
+        "unsigned",
+    ),
+    "MP_JOIN": (lambda a, b: syn(a, b, options=PLAIN + b"\x1e\x0c\x10\1" + bytes(8)), 0, "unsigned"),
+    "a key that nobody has": (lambda a, b: signed(a, b, key=OTHER_KEY), ZERO, "bad-mac"),
+    "a MAC with one bit changed": (lambda a, b: spoiled(signed(a, b), -1), ZERO, "bad-mac"),
+    "another identity under its MAC": (lambda a, b: spoiled(signed(a, b), -9), ZERO, "bad-mac"),
+    "a replay with another sequence number": (
+        lambda a, b: frame(packet(a, b, segment(a, SPORT, b, PORT, SEQUENCE + 1, options=PLAIN + proof(a, b)))),
+        ZERO,
+        "bad-mac",
+    ),
+    "a replay from another port": (
+        lambda a, b: frame(packet(a, b, segment(a, SPORT + 1, b, PORT, SEQUENCE, options=PLAIN + proof(a, b)))),
+        ZERO,
+        "bad-mac",
+    ),
+    "a replay from another address": (
+        lambda a, b: frame(packet(a + "9", b, segment(a + "9", SPORT, b, PORT, SEQUENCE, options=PLAIN + proof(a, b)))),
+        ZERO,
+        "bad-mac",
+    ),
+    "the key of a retired epoch": (lambda a, b: signed(a, b, number=NUMBER - 3), ZERO, "unknown-key"),
+    "the key of another cluster": (lambda a, b: signed(a, b, identity=8 << 16 | 0x1234), 8 << 16, "unknown-key"),
+    "an identity that may not call": (lambda a, b: signed(a, b, identity=STRANGER), STRANGER, "not-allowed"),
+    "options of IP": (
+        lambda a, b: options_of_ip(a, b, segment(a, SPORT, b, PORT, SEQUENCE, options=PLAIN + proof(a, b))),
+        0,
+        "unreadable",
+    ),
+    "a first fragment": (fragment, 0, "unreadable"),
+    "a chain of headers": (chain, 0, "unreadable"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_the_deny_matrix_by_packets(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
+) -> None:
+    make, identity, reason = REFUSED[case]
+    assert enter(make(source, called))[0] != PASS
+    assert refused(guarding) == {(POLICY, identity, reason): 1}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_under_audit_each_row_of_the_matrix_passes_and_is_counted(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
+) -> None:
+    make, identity, reason = REFUSED[case]
+    sent = make(source, called)
+    done(guarding.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY, audit=True)]))
+    assert enter(sent) == (PASS, sent)
+    assert refused(guarding) == {(POLICY, identity, reason): 1}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_where_signatures_are_not_required_only_a_proven_identity_that_may_not_call_is_refused(
+    enter: TestRun, guarding: IdentityTarget, case: str
+) -> None:
+    make, identity, reason = REFUSED[case]
+    done(guarding.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY, require=False)]))
+    assert (enter(make(CALLER, CALLED))[0] == PASS) == (reason != "not-allowed")
+    assert refused(guarding) == {(POLICY, identity, reason): 1}
+
+
+NOT_LOOKED_AT: dict[str, Callable[[str, str], bytes]] = {
+    "another port": lambda a, b: syn(a, b, port=PORT + 1),
+    "a segment of a connection": lambda a, b: syn(a, b, flags=ACK),
+    "SYN-ACK": lambda a, b: syn(a, b, flags=SYN | ACK),
+    "RST": lambda a, b: syn(a, b, flags=RST),
+    "SYN and RST, which opens nothing": lambda a, b: syn(a, b, flags=SYN | RST),
+    "from the own cluster": lambda a, b: syn("fd00:8:0:5::1" if ":" in a else "10.8.77.1", b),
+    "UDP": lambda a, b: frame(packet(a, b, struct.pack("!HHHH", SPORT, PORT, 8, 0), protocol=17)),
+    "a fragment that is not the first": lambda a, b: (
+        frame(packet(a, b, bytes(24), protocol=44, options=bytes.fromhex("0600001100000007")))
+        if ":" in a
+        else frame(packet(a, b, bytes(24), fragment=0x2002))
+    ),
+    "a fragment of UDP": lambda a, b: (
+        frame(
+            packet(
+                a, b, struct.pack("!HHHH", SPORT, PORT, 8, 0), protocol=44, options=bytes.fromhex("1100000100000007")
+            )
+        )
+        if ":" in a
+        else frame(packet(a, b, struct.pack("!HHHH", SPORT, PORT, 8, 0), protocol=17, fragment=0x2000))
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_LOOKED_AT)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_what_opens_no_connection_to_a_guarded_port_from_another_cluster_passes(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
+) -> None:
+    sent = NOT_LOOKED_AT[case](source, called)
+    assert enter(sent) == (PASS, sent)
+    assert refused(guarding) == {}
+
+
+def test_a_rotation_of_keys_loses_no_call(
+    signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun
+) -> None:
+    """Of three epochs at the verifier, the signer may be in the one before, or in the next."""
+    keys = {epoch % 256: os.urandom(16) for epoch in range(254, 264)}
+    for epoch in range(255, 262):
+        verify = {(CLUSTER, n % 256): keys[n % 256] for n in (epoch - 1, epoch, epoch + 1)}
+        for other in (epoch - 1, epoch, epoch + 1):
+            assert signing.put_keys({OWN: (other % 256, keys[other % 256])}, verify) == []
+            _, sent = leave(syn(CALLER, CALLED))
+            assert enter(sent) == (PASS, sent)
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(20_000, id="20,000"), pytest.param(1_000_000, id="a million", marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(600)
+def test_of_random_syns_none_passes(enter: TestRun, guarding: IdentityTarget, count: int) -> None:
+    """Half have an option of our form with a key that exists, so that the MAC alone is guessed."""
+    head = binary(CALLER) + binary(CALLED)
+    ip = syn(CALLER, CALLED)[:26] + head
+    ours = struct.pack("!BBHB", 253, 16, 0x1577, NUMBER) + struct.pack("!I", IDENTITY)[1:]
+    passed = 0
+    for number in range(count):
+        noise = os.urandom(40)
+        body = struct.pack("!HHII", SPORT, PORT, number, 0) + bytes([(5 + number % 11) << 4, SYN]) + noise[:6]
+        if number % 2:
+            body = struct.pack("!HHIIBB", SPORT, PORT, number, 0, 0x90, SYN) + noise[:6] + ours + noise[32:]
+        size = struct.pack("!H", 20 + len(body))
+        passed += enter(ip[:16] + size + ip[18:] + body)[0] == PASS
+    assert passed == 0
+    assert sum(refused(guarding).values()) == count
