@@ -62,6 +62,9 @@ static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, co
 					 __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
 static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 length,
 					 __u64 flags) = (void *)BPF_FUNC_skb_change_tail;
+static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 length, __u32 mode,
+					 __u64 flags) = (void *)BPF_FUNC_skb_adjust_room;
+static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
 					 __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,

@@ -15,8 +15,6 @@
 #include "names_steer.h"
 #include "names_write.h"
 
-static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
-
 static __always_inline __u32 result_of(const struct reply *reply)
 {
 	if (reply->rcode == DNS_NXDOMAIN)

@@ -5,9 +5,13 @@
  * What cannot be read is no way around: IPv4 with options, fragments and IPv6 extension headers are refused where a port is
  * guarded. Of fragments the first is enough, without which none is put together; it has the ports. Segments without SYN
  * open no connection and are not looked at.
+ *
+ * A refusal is answered by ICMP "administratively prohibited" in the pod's name, which ends the caller's connect, and which
+ * rescue_icmp.h excuses: it is no failure of the backend.
  */
 #pragma once
 
+#include "names_common.h"
 #include "sign.h"
 
 #define MOST_EXTENSIONS 6 /* headers of IPv6 before TCP; of more it is not known whether it is TCP */
@@ -154,6 +158,93 @@ static __always_inline bool refuses(const struct guarded *guard, __u32 identity,
 	return !(guard->flags & GUARD_AUDIT) && (guard->flags & GUARD_REQUIRE || reason == REFUSAL_NOT_ALLOWED);
 }
 
+/* The error before the packet that it is about. */
+struct refusal4 {
+	struct iphdr ip;
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be32 unused;
+};
+
+struct refusal6 {
+	struct ipv6hdr ip;
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be32 unused;
+};
+
+/*
+ * Checksums of an error that quotes the whole of a segment. Its own sum can be left to an interface (CHECKSUM_PARTIAL), which
+ * writes into what is quoted, after us: but what a segment with its sum comes to is known, the negative of its pseudo-header.
+ * So a header of IPv4 comes to zero.
+ */
+static __always_inline int refuse4(struct __sk_buff *skb, __u16 quoted)
+{
+	struct refusal4 error = {};
+	__be32 pseudo[3];
+
+	if (bpf_skb_load_bytes(skb, ETH_HEADER + 12, &pseudo, 8))
+		return -EINVAL;
+	error.type = ICMP_UNREACHABLE;
+	error.code = ICMP_COMMUNICATION_PROHIBITED;
+	error.ip.version = 4;
+	error.ip.ihl = IPV4_HEADER / 4;
+	error.ip.ttl = 64;
+	error.ip.protocol = IPPROTO_ICMP;
+	error.ip.saddr = pseudo[1];
+	error.ip.daddr = pseudo[0];
+	error.ip.tot_len = bpf_htons(quoted + sizeof(error));
+	error.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&error.ip, sizeof(error.ip), 0));
+	pseudo[2] = bpf_htonl(IPPROTO_TCP << 16 | (quoted - IPV4_HEADER));
+	error.check = ~fold((__u16)~fold(bpf_csum_diff(0, 0, pseudo, sizeof(pseudo), 0)) +
+			    bpf_htons(ICMP_UNREACHABLE << 8 | ICMP_COMMUNICATION_PROHIBITED));
+	return bpf_skb_adjust_room(skb, sizeof(error), BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_store_bytes(skb, ETH_HEADER, &error, sizeof(error), 0);
+}
+
+/* The addresses are in the quoted header and both pseudo-headers, so that one is left of the sum, and of lengths the 48 bytes. */
+static __always_inline int refuse6(struct __sk_buff *skb, __u16 quoted)
+{
+	struct refusal6 error = {};
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HEADER, &ip, sizeof(ip)))
+		return -EINVAL;
+	error.type = ICMPV6_UNREACHABLE;
+	error.code = ICMPV6_PROHIBITED;
+	error.ip.version = 6;
+	error.ip.hop_limit = 64;
+	error.ip.nexthdr = IPPROTO_ICMPV6;
+	error.ip.payload_len = bpf_htons(quoted + ICMP_HEADER);
+	error.ip.saddr = ip.daddr;
+	error.ip.daddr = ip.saddr;
+	error.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0) +
+			    bpf_htons(ICMPV6_UNREACHABLE << 8 | ICMPV6_PROHIBITED) +
+			    bpf_htons(IPPROTO_ICMPV6 - IPPROTO_TCP + IPV6_HEADER + ICMP_HEADER));
+	return bpf_skb_adjust_room(skb, sizeof(error), BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_store_bytes(skb, ETH_HEADER, &error, sizeof(error), 0);
+}
+
+/* Make of a SYN the error about it, as if the pod had sent it; one that does not fit an error is dropped. */
+__walked_once int answer_refusal(struct __sk_buff *skb)
+{
+	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	__u8 link[2 * ETH_ALEN], back[2 * ETH_ALEN];
+	__u16 quoted = skb->len - ETH_HEADER;
+
+	if (skb->len + sizeof(struct refusal6) > LONGEST_ANSWER || bpf_skb_load_bytes(skb, 0, link, sizeof(link)))
+		return TC_ACT_SHOT;
+	if (ipv6 ? refuse6(skb, quoted) : refuse4(skb, quoted))
+		return TC_ACT_SHOT;
+	__builtin_memcpy(back, link + ETH_ALEN, ETH_ALEN);
+	__builtin_memcpy(back + ETH_ALEN, link, ETH_ALEN);
+	if (bpf_skb_store_bytes(skb, 0, back, sizeof(back), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* A TCP packet of a form that is not read further. */
 static __always_inline int verify_unreadable(struct __sk_buff *skb)
 {
@@ -196,5 +287,5 @@ __walked_once int verify_to_pod(struct __sk_buff *skb)
 	reason = judge(skb, &syn, guard.policy, &identity);
 	if (!reason)
 		return TC_ACT_UNSPEC;
-	return refuses(&guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return refuses(&guard, identity, reason) ? answer_refusal(skb) : TC_ACT_UNSPEC;
 }

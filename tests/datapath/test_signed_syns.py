@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from datapath_worlds.bpf_testrun import DROP, PASS, TestRun
+from datapath_worlds.bpf_testrun import DROP, PASS, REDIRECT, TestRun
 from datapath_worlds.bpf_world import done
 from datapath_worlds.signed_syn import (
     ACK,
@@ -22,6 +22,7 @@ from datapath_worlds.signed_syn import (
     SYN,
     URG,
     binary,
+    checksum,
     frame,
     option,
     packet,
@@ -294,6 +295,39 @@ def test_the_deny_matrix_by_packets(
     make, identity, reason = REFUSED[case]
     assert enter(make(source, called))[0] != PASS
     assert refused(guarding) == {(POLICY, identity, reason): 1}
+
+
+@pytest.mark.parametrize("options", [b"", PLAIN, PLAIN + bytes(20)], ids=["bare", "ordinary", "longest"])
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+@pytest.mark.usefixtures("guarding")
+def test_a_refusal_is_an_icmp_error_of_the_pod_with_the_whole_syn_in_it_and_its_sum_right(
+    enter: TestRun, source: str, called: str, options: bytes
+) -> None:
+    sent = syn(source, called, options=options)
+    if ":" in source:
+        error = struct.pack("!BBHI", 1, 1, 0, 0) + sent[14:]
+        sums = checksum(binary(called) + binary(source) + struct.pack("!II", len(error), 58) + error)
+    else:
+        error = struct.pack("!BBHI", 3, 13, 0, 0) + sent[14:]
+        sums = checksum(error)
+    error = error[:2] + struct.pack("!H", sums) + error[4:]
+    verdict, out = enter(sent)
+    assert verdict == REDIRECT
+    assert (out[:14], out[14:].hex()) == (sent[6:12] + sent[:6] + sent[12:14], answer(called, source, error).hex())
+
+
+def answer(called: str, source: str, error: bytes) -> bytes:
+    if ":" in called:
+        return packet(called, source, error, protocol=58)
+    sent = bytearray(packet(called, source, error, protocol=1))
+    sent[4:6] = sent[10:12] = bytes(2)  # no identification
+    sent[10:12] = struct.pack("!H", checksum(bytes(sent[:20])))
+    return bytes(sent)
+
+
+@pytest.mark.usefixtures("guarding")
+def test_a_syn_that_does_not_fit_an_error_is_dropped(enter: TestRun) -> None:
+    assert enter(syn(CALLER, CALLED, payload=bytes(1200)))[0] == DROP
 
 
 @pytest.mark.parametrize("case", REFUSED)

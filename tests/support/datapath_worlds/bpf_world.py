@@ -372,9 +372,16 @@ class World:
         command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
         return self._started(command)
 
-    def echo(self, *endpoints: str) -> None:
+    def echo(self, *endpoints: str, namespace: str = "") -> None:
         """More servers of TCP and UDP that answer with their names; they end with the world."""
-        self._started(["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_echo.py"), *endpoints])
+        where = ["ip", "netns", "exec", namespace or self.server]
+        self._started([*where, sys.executable, str(HERE / "bpf_echo.py"), *endpoints])
+
+    def interface(self, device: str) -> int:
+        """Index of an interface of the node."""
+        [link] = json.loads(self._node("ip", "-j", "link", "show", device))
+        index: int = link["ifindex"]
+        return index
 
     @contextmanager
     def on_link(self, datapath: Datapath, device: str = "eth0") -> Iterator[None]:

@@ -1,0 +1,405 @@
+"""Calls between pods whose SYNs are signed and verified: which arrive, and what callers get that are refused.
+
+A node with three pods: two call, the third is called at a guarded port. ``outside`` is what comes from other machines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pytest
+from datapath_worlds.bpf_world import Caller, World, done, group, needs_multipath, plan, programmed
+from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6
+from datapath_worlds.signed_syn import FIN, PLAIN, PSH, RST, SYN, URG, option, packet, segment
+from labs.lab_running import until
+from machine.namespaces import put, switch_on
+
+from isthmus.datapath import Datapath, view
+from isthmus.datapath.core.namespaces import CLONE_NEWNET
+from isthmus.datapath.identity import IdentityTarget
+from isthmus.datapath.identity.interfaces import pod_interfaces
+from isthmus.model.balancing import Ejection
+from isthmus.model.signing import Guard, Permit, SignedTo, Source
+
+pytestmark = pytest.mark.bpf
+
+PORT, OPEN_PORT, SPORT, SEQUENCE = 8080, 8081, 40_001, 0x0102_0304
+OWN, CLUSTER = 3, 7
+KEY, NUMBER = bytes(range(16)), 77
+IDENTITY, STRANGER = CLUSTER << 16 | 0x1234, CLUSTER << 16 | 0x4321
+POLICY = "demo/echo"
+MARK: Final = b"that was all"
+
+
+class Family(NamedTuple):
+    """Addresses of the two callers, of the pod that is called, of a machine elsewhere."""
+
+    client: str
+    other: str
+    called: str
+    elsewhere: str
+    vip: str
+    silent: str
+    good: str
+    refusal: str
+
+
+FAMILIES = [
+    pytest.param(
+        Family("10.7.0.1", "10.7.2.1", "10.7.1.1", "10.66.0.1", VIP, SILENT, GOOD[0], "EHOSTUNREACH"), id="IPv4"
+    ),
+    pytest.param(
+        Family("fd00:7::1", "fd00:7:2::1", "fd00:7:1::1", "fd00:66::1", VIP6, SILENT6, GOOD6[0], "EACCES"), id="IPv6"
+    ),
+]
+CALLERS = {"client": ("10.7.0.1", "fd00:7::1"), "other": ("10.7.2.1", "fd00:7:2::1")}
+CALLED = ("10.7.1.1", "fd00:7:1::1")
+T = TypeVar("T")
+
+
+def within(namespace: str, act: Callable[[], T]) -> T:
+    """Run a function in a named network namespace: a socket that it makes stays there."""
+
+    def entered() -> T:
+        with Path("/run/netns", namespace).open() as where:
+            assert ctypes.CDLL(None).setns(where.fileno(), CLONE_NEWNET) == 0
+        return act()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(entered).result()
+
+
+class Wire:
+    """Packets from a network namespace of the sender's choice to the called pod, and which of them arrive."""
+
+    def __init__(self, pod: str) -> None:
+        self._seen = within(pod, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)))
+        self._seen.settimeout(30)
+
+    def arrives(self, namespace: str, sent: bytes) -> list[bytes]:
+        """Packets of TCP and fragments that arrive of what is sent, before a datagram that is sent after it."""
+        version6 = sent[0] >> 4 == 6
+        source = socket.inet_ntop(socket.AF_INET6, sent[8:24]) if version6 else socket.inet_ntoa(sent[12:16])
+        called = CALLED[version6]
+        mark = packet(source, called, struct.pack("!HHHH", 9, 9, 8 + len(MARK), 0) + MARK, protocol=17)
+        with within(namespace, lambda: raw_socket(version6=version6)) as sock:
+            for each in (sent, mark if not version6 else with_sum(source, called)):
+                sock.sendto(each, (called, 0))
+        arrived: list[bytes] = []
+        while True:
+            data, (_, _, kind, *_) = self._seen.recvfrom(4096)
+            if kind != socket.PACKET_HOST:
+                continue  # the pod's own, as its error about the datagram
+            if data.endswith(MARK):
+                return arrived
+            if (data[6] in (6, 44, 60) if data[0] >> 4 == 6 else data[9] == 6) and not is_reset(data):
+                arrived.append(data)
+
+    def close(self) -> None:
+        self._seen.close()
+
+
+def is_reset(data: bytes) -> bool:
+    """True of the answer of a kernel whose raw socket's SYN was accepted."""
+    return bool(data[(40 if data[0] >> 4 == 6 else 20) + 13] & RST)
+
+
+def with_sum(source: str, called: str) -> bytes:
+    """The mark for IPv6, where a checksum is needed; nobody listens."""
+    return packet(source, called, struct.pack("!HHHH", 9, 9, 8 + len(MARK), 1) + MARK, protocol=17)
+
+
+def raw_socket(*, version6: bool) -> socket.socket:
+    family = socket.AF_INET6 if version6 else socket.AF_INET
+    return socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+
+@pytest.fixture(scope="module")
+def node(served: World) -> World:
+    """A node that forwards, whose third pod has a server."""
+    switch_on(served.server, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+    pods = [served.pod(number) for number in (1, 2)]
+    put(pods[0], "net/ipv4/tcp_fastopen", 2 | 0x200)
+    addresses = [f"[{each}]" if ":" in each else each for each in CALLED]
+    served.echo(*(f"{each}:{port}" for each in addresses for port in (PORT, OPEN_PORT)), namespace=pods[0])
+    return served
+
+
+@pytest.fixture(scope="module")
+def pods(node: World) -> dict[str, str]:
+    """Namespaces by name."""
+    names = {"client": node.client, "outside": node.server}
+    return names | {"called": f"{node.name}-e", "other": f"{node.name}-f"}
+
+
+@pytest.fixture(scope="module")
+def callers(node: World, pods: dict[str, str]) -> dict[str, Caller]:
+    return {name: node.call_from(node.cgroup / name, namespace=pods[name]) for name in CALLERS}
+
+
+@pytest.fixture
+def linked(node: World, datapath: Datapath) -> Iterator[Datapath]:
+    """Programs on the links of all three."""
+    with ExitStack() as stack:
+        for device in ("eth0", "p1", "p2"):
+            stack.enter_context(node.on_link(datapath, device))
+        yield datapath
+
+
+@pytest.fixture
+def target(node: World, linked: Datapath) -> IdentityTarget:
+    links = {**dict.fromkeys(CALLERS["client"], "eth0"), **dict.fromkeys(CALLERS["other"], "p2")}
+    links |= dict.fromkeys(CALLED, "p1")
+    interfaces = {address: node.interface(link) for address, link in links.items()}
+    return IdentityTarget(linked.maps, lambda: interfaces)
+
+
+@pytest.fixture
+def guarded(target: IdentityTarget) -> IdentityTarget:
+    """Both callers sign; the first may call."""
+    sources = [Source("demo/client", CALLERS["client"], IDENTITY), Source("demo/other", CALLERS["other"], STRANGER)]
+    assert done(target.sources.update(sources)) == {}
+    assert done(target.signed_to.update([SignedTo(each, OWN) for each in CALLED])) == {}
+    assert done(target.permits.update([Permit(POLICY, IDENTITY)])) == {}
+    assert done(target.guards.update([Guard(CALLED, PORT, "TCP", POLICY)])) == {}
+    assert target.put_keys({OWN: (NUMBER, KEY)}, {(CLUSTER, NUMBER): KEY}) == []
+    return target
+
+
+@pytest.fixture
+def wire(pods: dict[str, str]) -> Iterator[Wire]:
+    made = Wire(pods["called"])
+    yield made
+    made.close()
+
+
+def refused(target: IdentityTarget) -> set[tuple[str, int, str]]:
+    return {(row.policy, row.identity, row.reason) for row in target.refusals()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_caller_that_may_call_is_answered_and_its_syn_alone_has_the_option(
+    guarded: IdentityTarget, callers: dict[str, Caller], wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    for _ in range(20):
+        assert callers["client"].tcp(family.called, PORT)["answer"].endswith(family.client)
+    assert refused(guarded) == set()
+    others = packet(family.elsewhere, family.called, segment(family.elsewhere, 1, family.called, OPEN_PORT, 1))
+    seen = [each[40 if ":" in family.called else 20 :] for each in wire.arrives(pods["outside"], others)]
+    with_option = [each for each in seen if b"\xfd\x10\x15\x77" in each[20 : (each[12] >> 4) * 4]]
+    assert len(with_option) == 20
+    assert all(each[13] & 0x3F == SYN for each in with_option)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_entries_no_syn_has_the_option(
+    target: IdentityTarget, callers: dict[str, Caller], wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    assert done(target.sources.update([Source("demo/client", CALLERS["client"], IDENTITY)])) == {}
+    assert callers["client"].tcp(family.called, PORT)["answer"].endswith(family.client)
+    others = packet(family.elsewhere, family.called, segment(family.elsewhere, 1, family.called, OPEN_PORT, 1))
+    assert not any(b"\xfd\x10\x15\x77" in each for each in wire.arrives(pods["outside"], others))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_that_was_moved_is_signed_for_where_it_went(
+    linked: Datapath, guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    called = f"[{family.called}]:{PORT}" if ":" in family.called else f"{family.called}:{PORT}"
+    tiers = group(family.silent), group(called, tier=1)
+    programmed(linked.target(), plan("echo", family.vip, *tiers, ejection=Ejection(50, 60.0, 60.0)))
+    assert callers["client"].tcp(family.vip)["answer"].endswith(family.client)
+    assert {row["verdict"]: row["calls"] for row in linked.counters()} == {"called": 1, "rescued": 1}
+    assert refused(guarded) == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_refusal_ends_the_connect_and_is_no_failure_of_the_backend(
+    linked: Datapath, guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    called = f"[{family.called}]:{PORT}" if ":" in family.called else f"{family.called}:{PORT}"
+    tiers = group(called), group(family.good, tier=1)
+    programmed(linked.target(), plan("echo", family.vip, *tiers, ejection=Ejection(1, 60.0, 60.0)))
+    for _ in range(3):
+        assert callers["other"].tcp(family.vip) == {"error": family.refusal}
+        assert callers["client"].tcp(family.vip)["answer"].endswith(family.client)
+    assert refused(guarded) == {(POLICY, STRANGER, "not-allowed")}
+    assert view.rows(linked.maps, "failing") == []
+    assert [row["backend"] for row in view.rows(linked.maps, "denials")] == [f"{called}/TCP"]
+    assert {row["verdict"]: row["calls"] for row in linked.counters()} == {"called": 6, "denied": 3}
+
+
+def unsigned(target: IdentityTarget, called: str) -> None:
+    done(target.sources.delete(list(target.sources.rows.values())))
+
+
+def other_key(target: IdentityTarget, called: str) -> None:
+    target.put_keys({OWN: (NUMBER, bytes(16))}, {(CLUSTER, NUMBER): KEY})
+
+
+def retired(target: IdentityTarget, called: str) -> None:
+    target.put_keys({OWN: (NUMBER, KEY)}, {(CLUSTER, NUMBER + 2): KEY})
+
+
+def nothing(target: IdentityTarget, called: str) -> None:
+    pass
+
+
+ZERO = CLUSTER << 16
+CALLS: dict[str, tuple[str, str, Callable[[IdentityTarget, str], None], tuple[int, str]]] = {
+    "unsigned": ("client", "tcp", unsigned, (0, "unsigned")),
+    "another key": ("client", "tcp", other_key, (ZERO, "bad-mac")),
+    "a retired epoch": ("client", "tcp", retired, (ZERO, "unknown-key")),
+    "not allowed": ("other", "tcp", nothing, (STRANGER, "not-allowed")),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pods_call_is_refused(guarded: IdentityTarget, callers: dict[str, Caller], family: Family, case: str) -> None:
+    caller, call, change, (identity, reason) = CALLS[case]
+    change(guarded, family.called)
+    assert callers[caller].calls(call, family.called, PORT) == [{"error": family.refusal}]
+    assert refused(guarded) == {(POLICY, identity, reason)}
+    assert callers[caller].tcp(family.called, OPEN_PORT)["answer"], "another port is not guarded"
+
+
+@needs_multipath
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_multipath_call_is_signed_as_any_other(
+    guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    assert callers["client"].calls("mptcp", family.called, PORT)[0]["answer"].endswith(family.client)
+    assert refused(guarded) == set()
+
+
+def syn(source: str, called: str, *, proof: bytes = b"", options: bytes = PLAIN, **more: Any) -> bytes:
+    return packet(source, called, segment(source, SPORT, called, PORT, SEQUENCE, options=options + proof, **more))
+
+
+def proof(source: str, called: str, *, key: bytes = KEY, number: int = NUMBER, identity: int = IDENTITY) -> bytes:
+    return option(key, number, identity, source, SPORT, called, PORT, SEQUENCE)
+
+
+def extended(source: str, called: str) -> bytes:
+    body = segment(source, SPORT, called, PORT, SEQUENCE, options=PLAIN + proof(source, called))
+    if ":" in source:
+        return packet(source, called, body, protocol=60, options=bytes.fromhex("0600010400000000"))
+    return packet(source, called, body, options=b"\1\1\1\0")
+
+
+def fragmented(source: str, called: str) -> bytes:
+    body = segment(source, SPORT, called, PORT, SEQUENCE, options=PLAIN + proof(source, called))
+    if ":" in source:
+        return packet(source, called, body[:24], protocol=44, options=bytes.fromhex("0600000100000007"))
+    return packet(source, called, body[:24], fragment=0x2000)
+
+
+def replayed(source: str, called: str) -> bytes:
+    body = segment(source, SPORT + 1, called, PORT, SEQUENCE, options=PLAIN + proof(source, called))
+    return packet(source, called, body)
+
+
+PACKETS: dict[str, tuple[str, Callable[[str, str], bytes], tuple[int, str]]] = {
+    "without option": ("outside", lambda a, b: syn(a, b), (0, "unsigned")),
+    "forged": ("outside", lambda a, b: syn(a, b, proof=proof(a, b, key=bytes(16))), (ZERO, "bad-mac")),
+    "replayed from another port": ("outside", replayed, (ZERO, "bad-mac")),
+    "retired": ("outside", lambda a, b: syn(a, b, proof=proof(a, b, number=NUMBER - 2)), (ZERO, "unknown-key")),
+    "of another cluster": (
+        "outside",
+        lambda a, b: syn(a, b, proof=proof(a, b, identity=9 << 16 | 300)),
+        (9 << 16, "unknown-key"),
+    ),
+    "not allowed": ("outside", lambda a, b: syn(a, b, proof=proof(a, b, identity=STRANGER)), (STRANGER, "not-allowed")),
+    "MP_JOIN": ("outside", lambda a, b: syn(a, b, options=PLAIN + b"\x1e\x0c\x10\1" + bytes(8)), (0, "unsigned")),
+    "TFO with a cookie": (
+        "outside",
+        lambda a, b: syn(a, b, options=PLAIN + b"\x22\x0a" + bytes(8) + b"\1\1", payload=b"hello"),
+        (0, "unsigned"),
+    ),
+    "data": ("outside", lambda a, b: syn(a, b, proof=proof(a, b), payload=b"hello"), (0, "unsigned")),
+    "SYN and FIN": ("outside", lambda a, b: syn(a, b, proof=proof(a, b), flags=SYN | FIN), (0, "unsigned")),
+    "SYN, PSH and URG": ("outside", lambda a, b: syn(a, b, proof=proof(a, b), flags=SYN | PSH | URG), (0, "unsigned")),
+    "options of IP": ("outside", extended, (0, "unreadable")),
+    "a fragment": ("outside", fragmented, (0, "unreadable")),
+}
+
+
+@pytest.mark.parametrize("case", PACKETS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_syn_from_elsewhere_does_not_reach_the_pod(
+    guarded: IdentityTarget, wire: Wire, pods: dict[str, str], family: Family, case: str
+) -> None:
+    namespace, make, (identity, reason) = PACKETS[case]
+    assert wire.arrives(pods[namespace], make(family.elsewhere, family.called)) == []
+    assert refused(guarded) == {(POLICY, identity, reason)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_signed_syn_from_elsewhere_reaches_the_pod(
+    guarded: IdentityTarget, wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    sent = syn(family.elsewhere, family.called, proof=proof(family.elsewhere, family.called))
+    [arrived] = wire.arrives(pods["outside"], sent)
+    assert arrived.endswith(proof(family.elsewhere, family.called))
+    assert refused(guarded) == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_raw_socket_of_a_pod_sends_with_the_pods_own_identity_whatever_it_writes(
+    guarded: IdentityTarget, wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    stolen = syn(family.other, family.called, proof=proof(family.other, family.called))
+    assert wire.arrives(pods["other"], stolen) == [], "it is signed anew, as what may not call"
+    assert refused(guarded) == {(POLICY, STRANGER, "not-allowed")}
+    [arrived] = wire.arrives(pods["client"], syn(family.client, family.called, proof=b"\xfd\x10\x15\x77" + bytes(12)))
+    assert arrived.endswith(proof(family.client, family.called))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pod_that_sends_with_anothers_address_is_dropped_at_its_own_node(
+    guarded: IdentityTarget, wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    stolen = syn(family.client, family.called, proof=proof(family.client, family.called))
+    assert wire.arrives(pods["other"], stolen) == []
+    assert refused(guarded) == {("", STRANGER, "spoofed")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_syn_cookies_change_nothing(
+    guarded: IdentityTarget, callers: dict[str, Caller], pods: dict[str, str], family: Family
+) -> None:
+    put(pods["called"], "net/ipv4/tcp_syncookies", 2)
+    try:
+        assert callers["client"].tcp(family.called, PORT)["answer"].endswith(family.client)
+        assert callers["other"].tcp(family.called, PORT) == {"error": family.refusal}
+    finally:
+        put(pods["called"], "net/ipv4/tcp_syncookies", 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_of_the_own_cluster_are_not_looked_at(
+    guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    assert guarded.put_own_ranges(["10.7.2.0/24", "fd00:7:2::/48"]) == []
+    assert callers["other"].tcp(family.called, PORT)["answer"].endswith(family.other)
+    assert refused(guarded) == set()
+
+
+def test_the_interface_of_a_pod_is_found_by_its_address(
+    node: World, linked: Datapath, callers: dict[str, Caller]
+) -> None:
+    def look() -> bool:
+        found = within(node.server, lambda: pod_interfaces(linked.maps, node.cgroup))
+        wanted = {"client": node.interface("eth0"), "other": node.interface("p2")}
+        return all(found.get(each) == wanted[name] for name in CALLERS for each in CALLERS[name])
+
+    assert callers
+    until(look, what="callers are in their namespaces")
