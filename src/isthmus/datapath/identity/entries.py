@@ -94,6 +94,7 @@ class Entries(Generic[R]):
         if failures := self._write({**self._claims, **dict.fromkeys(obsolete)}):
             raise NotPruned(next(iter(failures.values())))
         self.pruned = True
+        self._after()
         return f"{len(obsolete)} entries of {self._name} removed"
 
     def _release(self, row: Hashable) -> tuple[bytes, ...]:

@@ -29,6 +29,7 @@ RENEW: Final = 10.0
 FRESH: Final = 0.5
 """Seconds for which a look counts."""
 GATE: Final = ID.pack(0)
+CLOSED: Final = bytes(codecs.SIGNING.size)
 SHIFT, SHIFT_511 = 16, 15
 """Bits of an identity below its cluster's id, in clustersets of 255 and of 511 clusters."""
 NAME_BYTES: Final = codecs.POLICY.size - 1
@@ -56,10 +57,10 @@ class IdentityTarget:
         names = {name_text(codecs.POLICY.unpack(value)[0]): ID.unpack(key)[0] for key, value in maps.items("policies")}
         self._policies: dict[str, int] = names
         self._ids = Ids(names.values())
-        self.sources = Entries(maps, "sources", self._source, written=self._renew_gate)
-        self.signed_to = Entries(maps, "signed_to", _signed_to, written=self._renew_gate)
-        self.permits = Entries(maps, "allowed", self._permit, written=self._forget_policies)
-        self.guards = Entries(maps, "guarded", self._guard, written=self._renew_gate, choose=_strictest)
+        self.sources = Entries(maps, "sources", self._source, written=self._follow)
+        self.signed_to = Entries(maps, "signed_to", _signed_to, written=self._follow)
+        self.permits = Entries(maps, "allowed", self._permit, written=self._follow)
+        self.guards = Entries(maps, "guarded", self._guard, written=self._follow, choose=_strictest)
 
     def __repr__(self) -> str:
         return f"<IdentityTarget: {self.sources!r}, {self.signed_to!r}, {self.guards!r}, {self.permits!r}>"
@@ -176,11 +177,17 @@ class IdentityTarget:
             for name in obsolete:
                 del self._policies[name]
 
+    def _follow(self) -> None:
+        """Follow a change of entries with the gate and the names of policies."""
+        self._renew_gate()
+        self._forget_policies()
+
     def _renew_gate(self) -> None:
-        """Make programs look where there is something. Called after entries were written or removed."""
+        """Make programs look where there is something, after it was written."""
         flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
         value = codecs.SIGNING.pack(flags, self._shift)
-        if value != dict(self._maps.items("signing")).get(GATE):
+        current = dict(self._maps.items("signing")).get(GATE, CLOSED)
+        if value != current and (flags or codecs.SIGNING.named(current)["flags"]):
             self._maps.put("signing", [(GATE, value)])
 
 

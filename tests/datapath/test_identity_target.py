@@ -1,0 +1,175 @@
+"""Rows of proven callers as map entries: what is shared, what moves, what an earlier process left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from datapath_worlds.bpf_world import done
+
+from isthmus.datapath.core.maps import DictMaps
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.identity import IdentityTarget, codecs
+from isthmus.datapath.identity.manifest import MAPS
+from isthmus.datapath.services.views import PlanNames
+from isthmus.model.signing import Guard, Permit, SignedTo, Source
+
+INTERFACES = {"10.1.0.1": 11, "fd00:1::1": 11, "10.1.0.2": 12}
+SOURCE = Source("demo/web", ("10.1.0.1", "fd00:1::1"), 7 << 16 | 300)
+GUARD = Guard(("10.1.0.1", "10.1.0.2"), 80, "TCP", "demo/web")
+
+
+class World:
+    """Maps and where pods are."""
+
+    def __init__(self) -> None:
+        self.maps = DictMaps()
+        self.interfaces = dict(INTERFACES)
+        self.now = 100.0
+        self.target = self.another()
+
+    def another(self) -> IdentityTarget:
+        """The target of a process that starts now."""
+        return IdentityTarget(self.maps, lambda: dict(self.interfaces), clock=lambda: self.now)
+
+    def shown(self, name: str) -> list[dict[str, Any]]:
+        """A map as people see it."""
+        [show] = [row.show for row in MAPS if row.name == name]
+        assert show is not None
+        rows = show(PlanNames((), (), (), ()), list(self.maps.items(name)))
+        return sorted(rows, key=lambda row: [str(value) for value in row.values()])
+
+    def gate(self) -> int:
+        """Flags of the gate."""
+        value = dict(self.maps.items("signing")).get(ID.pack(0))
+        return codecs.SIGNING.unpack(value)[0] if value else 0
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_target_without_rows_writes_nothing(world: World) -> None:
+    for entries in (world.target.sources, world.target.signed_to, world.target.permits, world.target.guards):
+        assert done(entries.prune(())).startswith("0 entries")
+    done(world.target.renew())
+    assert world.target.put_keys({}, {}) == []
+    assert not any(world.maps.maps.values())
+
+
+def test_a_source_has_an_entry_for_each_address_and_one_for_the_interface(world: World) -> None:
+    assert done(world.target.sources.update([SOURCE])) == {}
+    assert [(row["interface"], row["address"]) for row in world.shown("sources")] == [
+        (11, ""),
+        (11, "10.1.0.1"),
+        (11, "fd00:1::1"),
+    ]
+    assert done(world.target.sources.delete([SOURCE])) == {}
+    assert world.shown("sources") == []
+
+
+def test_a_pod_without_an_interface_fails_until_there_is_one(world: World) -> None:
+    del world.interfaces["10.1.0.1"], world.interfaces["fd00:1::1"]
+    assert done(world.target.sources.update([SOURCE])) == {
+        "demo/web": "not one interface of this node leads to demo/web, but 0"
+    }
+    world.interfaces, world.now = dict(INTERFACES), world.now + 1
+    assert done(world.target.sources.update([SOURCE])) == {}
+    assert len(world.shown("sources")) == 3
+
+
+def test_a_pod_that_has_another_interface_is_written_anew(world: World) -> None:
+    done(world.target.sources.update([SOURCE]))
+    done(world.target.guards.update([GUARD]))
+    world.interfaces |= {"10.1.0.1": 21, "fd00:1::1": 21}
+    world.now += 1
+    done(world.target.renew())
+    assert {row["interface"] for row in world.shown("sources")} == {21}
+    assert {row["interface"] for row in world.shown("guarded")} == {21, 12}
+
+
+def test_the_gate_is_open_while_something_is_signed_or_guarded(world: World) -> None:
+    done(world.target.sources.update([SOURCE]))
+    assert world.gate() == 0
+    done(world.target.signed_to.update([SignedTo("10.2.0.1", 3)]))
+    assert world.gate() == codecs.SIGNS
+    done(world.target.guards.update([GUARD]))
+    assert world.gate() == codecs.SIGNS | codecs.GUARDS
+    done(world.target.guards.delete([GUARD]))
+    done(world.target.signed_to.delete([SignedTo("10.2.0.1", 3)]))
+    assert world.gate() == 0
+
+
+def test_of_an_interface_the_strictest_guard_judges_what_has_no_port(world: World) -> None:
+    audited = Guard(("10.1.0.1",), 81, "TCP", "demo/audited", audit=True)
+    strict = Guard(("10.1.0.1",), 80, "TCP", "demo/web")
+    done(world.target.guards.update([strict, audited]))
+    [anything] = [row for row in world.shown("guarded") if row["port"] == 0]
+    assert (anything["audit"], anything["require"]) == (False, True)
+    done(world.target.guards.delete([strict]))
+    assert [(row["port"], row["audit"]) for row in world.shown("guarded")] == [(0, True), (81, True)]
+
+
+def test_a_port_that_moves_from_one_policy_to_another_is_guarded_all_the_time(world: World) -> None:
+    done(world.target.guards.update([GUARD]))
+    other = Guard(GUARD.addresses, 80, "TCP", "demo/other")
+    done(world.target.guards.update([other]))
+    done(world.target.guards.delete([GUARD]))
+    names = {row["policy_id"]: row["name"] for row in world.shown("policies")}
+    assert [names[row["policy_id"]] for row in world.shown("guarded")] == ["demo/other"] * 4
+
+
+def test_a_policy_keeps_its_number_over_a_restart_and_loses_it_with_its_last_row(world: World) -> None:
+    done(world.target.permits.update([Permit("demo/gone", 5), Permit("demo/web", 6)]))
+    done(world.target.guards.update([GUARD]))
+    before = world.shown("allowed")
+    again = world.another()
+    done(again.permits.update([Permit("demo/new", 7), Permit("demo/web", 6)]))
+    done(again.guards.update([GUARD]))
+    assert [row for row in world.shown("allowed") if row["identity"] in (5, 6)] == before
+    assert done(again.guards.prune([GUARD])) == "0 entries of guarded removed"
+    assert done(again.permits.prune([Permit("demo/new", 7), Permit("demo/web", 6)])) == "1 entries of allowed removed"
+    assert {row["name"] for row in world.shown("policies")} == {"demo/web", "demo/new"}
+    done(again.permits.update([Permit("demo/next", 8)]))
+    numbers = [row["policy_id"] for row in world.shown("policies")]
+    assert len(numbers) == len(set(numbers)) == 3
+
+
+def test_what_an_earlier_process_left_is_pruned_and_what_is_wanted_stays(world: World) -> None:
+    rows = [SignedTo("10.2.0.1", 3), SignedTo("10.2.0.2", 3)]
+    done(world.target.signed_to.update(rows))
+    again = world.another()
+    done(again.signed_to.update(rows[:1]))
+    assert len(world.shown("signed_to")) == 2, "kept until the table is complete"
+    done(again.signed_to.prune(rows[:1]))
+    assert [row["address"] for row in world.shown("signed_to")] == ["10.2.0.1"]
+
+
+def test_keys_and_ranges_are_exactly_those_given(world: World) -> None:
+    world.target.put_keys({3: (1, bytes(16))}, {(3, 1): bytes(16), (3, 2): bytes(16)})
+    world.target.put_keys({4: (2, bytes(16))}, {(3, 2): bytes(16), (3, 3): bytes(16)})
+    assert [ID.unpack(key)[0] for key, _ in world.maps.items("sign_keys")] == [4]
+    assert sorted(codecs.VERIFY_KEY_ID.unpack(key) for key, _ in world.maps.items("verify_keys")) == [(3, 2), (3, 3)]
+    world.target.put_own_ranges(["10.1.0.0/16", "fd00:1::/48"])
+    world.target.put_own_ranges(["10.1.0.0/16"])
+    assert world.shown("own_ranges") == [{"address": "10.1.0.0", "bits_of_128": 112}]
+
+
+def test_all_of_it_can_be_cleared(world: World) -> None:
+    done(world.target.sources.update([SOURCE]))
+    done(world.target.signed_to.update([SignedTo("10.2.0.1", 3)]))
+    done(world.target.permits.update([Permit("demo/web", 6)]))
+    done(world.target.guards.update([GUARD]))
+    world.target.put_keys({3: (1, bytes(16))}, {(3, 1): bytes(16)})
+    world.target.put_own_ranges(["10.1.0.0/16"])
+    done(world.another().clear())
+    assert world.gate() == 0
+    assert {name: entries for name, entries in world.maps.maps.items() if entries and name != "signing"} == {}
+
+
+def test_a_name_that_does_not_fit_fails_alone(world: World) -> None:
+    long = Permit("demo/" + "x" * 320, 5)
+    failures = done(world.target.permits.update([long, Permit("demo/web", 6)]))
+    assert [*failures] == [long.key]
+    assert len(world.shown("allowed")) == 1
