@@ -41,6 +41,7 @@ CALLABLE: Final = {
     28: {TC},  # csum_diff
     38: {TC},  # skb_change_tail
     46: EVERY,  # get_socket_cookie
+    50: {TC},  # skb_adjust_room
     59: {SOCK_OPS},  # sock_ops_cb_flags_set
     86: {TC, CGROUP_SOCK_ADDR},  # sk_release
     95: {TC},  # sk_fullsock
@@ -69,8 +70,9 @@ NEWEST_MAP: Final = 28
 """BPF_MAP_TYPE_INODE_STORAGE, the last of 5.10: ring buffers (27) are of 5.8, storage of sockets (24) is of 5.2."""
 MAP_FLAGS: Final = (1 << 13) - 1
 """Up to BPF_F_INNER_MAP of 5.10."""
-BATCHED: Final = {1, 2, 5, 9}
-"""Types of maps that 5.10 reads and writes in batches: hashes, LRUs and arrays; per processor, hashes alone (5.13)."""
+BATCHED: Final = {1, 2, 5, 9, 11}
+"""Types of maps that 5.10 reads and writes in batches: hashes, LRUs and arrays; per processor, hashes alone (5.13). LPM
+tries (11) are read and written one by one where there are no batches (libbpf.py)."""
 
 
 class Instruction:

@@ -6,17 +6,22 @@ from typing import Any
 
 import pytest
 from datapath_worlds.bpf_world import done
+from msgspec.structs import replace
 
 from isthmus.datapath.core.maps import DictMaps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.identity import IdentityTarget, codecs
 from isthmus.datapath.identity.manifest import MAPS
 from isthmus.datapath.services.views import PlanNames
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
 INTERFACES = {"10.1.0.1": 11, "fd00:1::1": 11, "10.1.0.2": 12}
+REMOTE = SignedTo(ServiceName("demo/echo"), "10.2.0.1", ClusterName("c3"), 3)
 SOURCE = Source("demo/web", ("10.1.0.1", "fd00:1::1"), 7 << 16 | 300)
-GUARD = Guard(("10.1.0.1", "10.1.0.2"), 80, "TCP", "demo/web")
+WEB, OTHER = ServiceName("demo/web"), ServiceName("demo/other")
+NEW, GONE, NEXT = ServiceName("demo/new"), ServiceName("demo/gone"), ServiceName("demo/next")
+GUARD = Guard(policy=WEB, address="10.1.0.1", port=80, protocol="TCP")
 
 
 class World:
@@ -81,7 +86,7 @@ def test_a_pod_without_an_interface_fails_until_there_is_one(world: World) -> No
 
 def test_a_pod_that_has_another_interface_is_written_anew(world: World) -> None:
     done(world.target.sources.update([SOURCE]))
-    done(world.target.guards.update([GUARD]))
+    done(world.target.guards.update([GUARD, replace(GUARD, address="10.1.0.2")]))
     world.interfaces |= {"10.1.0.1": 21, "fd00:1::1": 21}
     world.now += 1
     done(world.target.renew())
@@ -92,52 +97,58 @@ def test_a_pod_that_has_another_interface_is_written_anew(world: World) -> None:
 def test_the_gate_is_open_while_something_is_signed_or_guarded(world: World) -> None:
     done(world.target.sources.update([SOURCE]))
     assert world.gate() == 0
-    done(world.target.signed_to.update([SignedTo("10.2.0.1", 3)]))
+    done(world.target.signed_to.update([REMOTE]))
     assert world.gate() == codecs.SIGNS
     done(world.target.guards.update([GUARD]))
     assert world.gate() == codecs.SIGNS | codecs.GUARDS
     done(world.target.guards.delete([GUARD]))
-    done(world.target.signed_to.delete([SignedTo("10.2.0.1", 3)]))
+    done(world.target.signed_to.delete([REMOTE]))
     assert world.gate() == 0
 
 
 def test_of_an_interface_the_strictest_guard_judges_what_has_no_port(world: World) -> None:
-    audited = Guard(("10.1.0.1",), 81, "TCP", "demo/audited", audit=True)
-    strict = Guard(("10.1.0.1",), 80, "TCP", "demo/web")
-    done(world.target.guards.update([strict, audited]))
+    audited = replace(GUARD, port=81, policy=OTHER, audit=True)
+    done(world.target.guards.update([GUARD, audited]))
     [anything] = [row for row in world.shown("guarded") if row["port"] == 0]
     assert (anything["audit"], anything["require"]) == (False, True)
-    done(world.target.guards.delete([strict]))
+    done(world.target.guards.delete([GUARD]))
     assert [(row["port"], row["audit"]) for row in world.shown("guarded")] == [(0, True), (81, True)]
 
 
-def test_a_port_that_moves_from_one_policy_to_another_is_guarded_all_the_time(world: World) -> None:
+def test_a_port_that_another_policy_judges_is_guarded_all_the_time(world: World) -> None:
     done(world.target.guards.update([GUARD]))
-    other = Guard(GUARD.addresses, 80, "TCP", "demo/other")
-    done(world.target.guards.update([other]))
-    done(world.target.guards.delete([GUARD]))
+    done(world.target.guards.update([replace(GUARD, policy=OTHER)]))
     names = {row["policy_id"]: row["name"] for row in world.shown("policies")}
-    assert [names[row["policy_id"]] for row in world.shown("guarded")] == ["demo/other"] * 4
+    assert [names[row["policy_id"]] for row in world.shown("guarded")] == ["demo/other"] * 2
+
+
+def test_an_address_of_two_services_is_signed_to_until_neither_has_it(world: World) -> None:
+    second = replace(REMOTE, service=ServiceName("demo/second"))
+    done(world.target.signed_to.update([REMOTE, second]))
+    done(world.target.signed_to.delete([second]))
+    assert [row["address"] for row in world.shown("signed_to")] == ["10.2.0.1"]
+    done(world.target.signed_to.delete([REMOTE]))
+    assert world.shown("signed_to") == []
 
 
 def test_a_policy_keeps_its_number_over_a_restart_and_loses_it_with_its_last_row(world: World) -> None:
-    done(world.target.permits.update([Permit("demo/gone", 5), Permit("demo/web", 6)]))
+    done(world.target.permits.update([Permit(GONE, 5), Permit(WEB, 6)]))
     done(world.target.guards.update([GUARD]))
     before = world.shown("allowed")
     again = world.another()
-    done(again.permits.update([Permit("demo/new", 7), Permit("demo/web", 6)]))
+    done(again.permits.update([Permit(NEW, 7), Permit(WEB, 6)]))
     done(again.guards.update([GUARD]))
     assert [row for row in world.shown("allowed") if row["identity"] in (5, 6)] == before
     assert done(again.guards.prune([GUARD])) == "0 entries of guarded removed"
-    assert done(again.permits.prune([Permit("demo/new", 7), Permit("demo/web", 6)])) == "1 entries of allowed removed"
+    assert done(again.permits.prune([Permit(NEW, 7), Permit(WEB, 6)])) == "1 entries of allowed removed"
     assert {row["name"] for row in world.shown("policies")} == {"demo/web", "demo/new"}
-    done(again.permits.update([Permit("demo/next", 8)]))
+    done(again.permits.update([Permit(NEXT, 8)]))
     numbers = [row["policy_id"] for row in world.shown("policies")]
     assert len(numbers) == len(set(numbers)) == 3
 
 
 def test_what_an_earlier_process_left_is_pruned_and_what_is_wanted_stays(world: World) -> None:
-    rows = [SignedTo("10.2.0.1", 3), SignedTo("10.2.0.2", 3)]
+    rows = [REMOTE, replace(REMOTE, address="10.2.0.2")]
     done(world.target.signed_to.update(rows))
     again = world.another()
     done(again.signed_to.update(rows[:1]))
@@ -158,8 +169,8 @@ def test_keys_and_ranges_are_exactly_those_given(world: World) -> None:
 
 def test_all_of_it_can_be_cleared(world: World) -> None:
     done(world.target.sources.update([SOURCE]))
-    done(world.target.signed_to.update([SignedTo("10.2.0.1", 3)]))
-    done(world.target.permits.update([Permit("demo/web", 6)]))
+    done(world.target.signed_to.update([REMOTE]))
+    done(world.target.permits.update([Permit(WEB, 6)]))
     done(world.target.guards.update([GUARD]))
     world.target.put_keys({3: (1, bytes(16))}, {(3, 1): bytes(16)})
     world.target.put_own_ranges(["10.1.0.0/16"])
@@ -169,7 +180,7 @@ def test_all_of_it_can_be_cleared(world: World) -> None:
 
 
 def test_a_name_that_does_not_fit_fails_alone(world: World) -> None:
-    long = Permit("demo/" + "x" * 320, 5)
-    failures = done(world.target.permits.update([long, Permit("demo/web", 6)]))
-    assert [*failures] == [long.key]
+    long = Permit(ServiceName("demo/" + "x" * 320), 5)
+    failures = done(world.target.permits.update([long, Permit(WEB, 6)]))
+    assert [*failures] == [(long.policy, 5)]
     assert len(world.shown("allowed")) == 1

@@ -26,6 +26,7 @@ from isthmus.datapath.core.namespaces import CLONE_NEWNET
 from isthmus.datapath.identity import IdentityTarget
 from isthmus.datapath.identity.interfaces import pod_interfaces
 from isthmus.model.balancing import Ejection
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
 pytestmark = pytest.mark.bpf
@@ -34,7 +35,8 @@ PORT, OPEN_PORT, SPORT, SEQUENCE = 8080, 8081, 40_001, 0x0102_0304
 OWN, CLUSTER = 3, 7
 KEY, NUMBER = bytes(range(16)), 77
 IDENTITY, STRANGER = CLUSTER << 16 | 0x1234, CLUSTER << 16 | 0x4321
-POLICY = "demo/echo"
+POLICY = ServiceName("demo/echo")
+C3 = ClusterName("c3")
 MARK: Final = b"that was all"
 
 
@@ -166,9 +168,12 @@ def guarded(target: IdentityTarget) -> IdentityTarget:
     """Both callers sign; the first may call."""
     sources = [Source("demo/client", CALLERS["client"], IDENTITY), Source("demo/other", CALLERS["other"], STRANGER)]
     assert done(target.sources.update(sources)) == {}
-    assert done(target.signed_to.update([SignedTo(each, OWN) for each in CALLED])) == {}
+    assert done(target.signed_to.update([SignedTo(ServiceName("demo/far"), each, C3, OWN) for each in CALLED])) == {}
     assert done(target.permits.update([Permit(POLICY, IDENTITY)])) == {}
-    assert done(target.guards.update([Guard(CALLED, PORT, "TCP", POLICY)])) == {}
+    assert (
+        done(target.guards.update([Guard(policy=POLICY, address=each, port=PORT, protocol="TCP") for each in CALLED]))
+        == {}
+    )
     assert target.put_keys({OWN: (NUMBER, KEY)}, {(CLUSTER, NUMBER): KEY}) == []
     return target
 

@@ -29,9 +29,11 @@ from datapath_worlds.signed_syn import (
     segment,
     siphash,
 )
+from msgspec.structs import replace
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.identity import IdentityTarget
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
 pytestmark = pytest.mark.bpf
@@ -45,7 +47,9 @@ KEY, NUMBER = bytes(range(16)), 201
 OTHER_KEY = bytes(range(100, 116))
 CLUSTER, IDENTITY, STRANGER = 7, 7 << 16 | 0x1234, 7 << 16 | 0x4321
 OWN = 3
-POLICY = "demo/echo"
+POLICY = ServiceName("demo/echo")
+REMOTE = SignedTo(ServiceName("demo/far"), CALLED, ClusterName("c3"), OWN)
+GUARD = Guard(policy=POLICY, address=CALLED, port=PORT, protocol="TCP")
 
 
 @pytest.fixture
@@ -58,7 +62,7 @@ def target(datapath: Datapath) -> IdentityTarget:
 def signing(target: IdentityTarget) -> IdentityTarget:
     """The caller's node."""
     assert done(target.sources.update([Source("demo/client", (CALLER, CALLER6), IDENTITY)])) == {}
-    assert done(target.signed_to.update([SignedTo(CALLED, OWN), SignedTo(CALLED6, OWN)])) == {}
+    assert done(target.signed_to.update([REMOTE, replace(REMOTE, address=CALLED6)])) == {}
     assert target.put_keys({OWN: (NUMBER, KEY)}, {}) == []
     return target
 
@@ -67,7 +71,7 @@ def signing(target: IdentityTarget) -> IdentityTarget:
 def guarding(target: IdentityTarget) -> IdentityTarget:
     """The provider's node."""
     assert done(target.permits.update([Permit(POLICY, IDENTITY)])) == {}
-    assert done(target.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY)])) == {}
+    assert done(target.guards.update([GUARD])) == {}
     assert target.put_keys({}, {(CLUSTER, NUMBER): KEY}) == []
     assert target.put_own_ranges(["10.8.0.0/16", "fd00:8::/32", "192.0.2.1/32"]) == []
     return target
@@ -337,7 +341,7 @@ def test_under_audit_each_row_of_the_matrix_passes_and_is_counted(
 ) -> None:
     make, identity, reason = REFUSED[case]
     sent = make(source, called)
-    done(guarding.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY, audit=True)]))
+    done(guarding.guards.update([replace(GUARD, audit=True)]))
     assert enter(sent) == (PASS, sent)
     assert refused(guarding) == {(POLICY, identity, reason): 1}
 
@@ -347,7 +351,7 @@ def test_where_signatures_are_not_required_only_a_proven_identity_that_may_not_c
     enter: TestRun, guarding: IdentityTarget, case: str
 ) -> None:
     make, identity, reason = REFUSED[case]
-    done(guarding.guards.update([Guard((CALLED, CALLED6), PORT, "TCP", POLICY, require=False)]))
+    done(guarding.guards.update([replace(GUARD, require=False)]))
     assert (enter(make(CALLER, CALLED))[0] == PASS) == (reason != "not-allowed")
     assert refused(guarding) == {(POLICY, identity, reason): 1}
 

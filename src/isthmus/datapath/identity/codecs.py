@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
 from typing import Final, Literal
 
+from isthmus import bounds
 from isthmus.datapath.core.shapes import Shape, address
 from isthmus.model.signing import RefusalReason
 
@@ -44,7 +44,7 @@ POLICY = Shape("export_policy", name="320s")
 
 
 def range_key(cidr: str) -> bytes:
-    """Key of a range; IPv4 as IPv4-mapped IPv6. Raises ValueError if the text is no range."""
-    network = ip_network(cidr, strict=False)
+    """Key of a range with a prefix length; IPv4 as IPv4-mapped IPv6. Raises OutOfBounds if the text is no range."""
+    network = bounds.network(cidr)
     bits = network.prefixlen + (96 if network.version == 4 else 0)
     return RANGE_KEY.pack(bits, address(str(network.network_address)))

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from isthmus.datapath.core.maps import Maps
 from isthmus.statedb import NotPruned
 
-K_co = TypeVar("K_co", bound=Hashable, covariant=True)
-K = TypeVar("K", bound=Hashable)
-
-
-class Keyed(Protocol[K_co]):
-    """A row with a key."""
-
-    @property
-    def key(self) -> K_co:
-        """Key of the row."""
-        ...
-
-
-R = TypeVar("R", bound=Keyed[Hashable])
+R = TypeVar("R")
 
 
 class Unresolved(Exception):  # noqa: N818
@@ -38,6 +25,7 @@ class Entries(Generic[R]):
         self,
         maps: Maps,
         name: str,
+        key: Callable[[R], Hashable],
         encode: Callable[[R], Mapping[bytes, bytes]],
         *,
         written: Callable[[], None],
@@ -45,6 +33,7 @@ class Entries(Generic[R]):
     ) -> None:
         self._maps = maps
         self._name = name
+        self._key = key
         self._encode = encode
         self._after = written
         self._choose = choose
@@ -67,26 +56,27 @@ class Entries(Generic[R]):
         failures: dict[Hashable, str] = {}
         touched: dict[bytes, None] = {}
         for row in rows:
+            name = self._key(row)
             try:
                 entries = self._encode(row)
             except Unresolved as error:
-                failures[row.key] = str(error)
+                failures[name] = str(error)
                 continue
-            touched |= dict.fromkeys(self._release(row.key)) | dict.fromkeys(entries)
-            self.rows[row.key], self._keys[row.key] = row, tuple(entries)
+            touched |= dict.fromkeys(self._release(name)) | dict.fromkeys(entries)
+            self.rows[name], self._keys[name] = row, tuple(entries)
             for key, value in entries.items():
-                self._claims.setdefault(key, {})[row.key] = value
+                self._claims.setdefault(key, {})[name] = value
         return failures | self._settle(touched)
 
     async def delete(self, rows: Sequence[R]) -> Mapping[Hashable, str]:
         """Give up the claims of these rows. Returns failures by key."""
-        released = {key: row.key for row in rows for key in self._release(row.key)}
+        released = {key: self._key(row) for row in rows for key in self._release(self._key(row))}
         failed = self._write(released)
         return {released[key]: reason for key, reason in failed.items()}
 
     async def prune(self, rows: Iterable[R]) -> str:
         """Make the map hold what these rows claim, as it was last updated, and nothing else."""
-        wanted = {row.key for row in rows}
+        wanted = {self._key(row) for row in rows}
         for key in [key for key in self.rows if key not in wanted]:
             self._release(key)
         self._written = dict(self._maps.items(self._name))

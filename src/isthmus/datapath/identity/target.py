@@ -22,7 +22,9 @@ from isthmus.datapath.identity import codecs
 from isthmus.datapath.identity.entries import Entries, Unresolved
 from isthmus.datapath.identity.interfaces import pod_interfaces
 from isthmus.datapath.services.codecs import PROTOCOLS
+from isthmus.model.names import ServiceName
 from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
+from isthmus.model.tables import GUARDS, PERMITS, SIGNED_TO, SOURCES
 
 RENEW: Final = 10.0
 """Seconds between two looks at which interfaces lead to the pods."""
@@ -54,13 +56,15 @@ class IdentityTarget:
         self._clock = clock
         self._interfaces: Mapping[str, int] = {}
         self._looked = -FRESH
-        names = {name_text(codecs.POLICY.unpack(value)[0]): ID.unpack(key)[0] for key, value in maps.items("policies")}
-        self._policies: dict[str, int] = names
-        self._ids = Ids(names.values())
-        self.sources = Entries(maps, "sources", self._source, written=self._follow)
-        self.signed_to = Entries(maps, "signed_to", _signed_to, written=self._follow)
-        self.permits = Entries(maps, "allowed", self._permit, written=self._follow)
-        self.guards = Entries(maps, "guarded", self._guard, written=self._follow, choose=_strictest)
+        self._policies: dict[ServiceName, int] = {
+            ServiceName(name_text(codecs.POLICY.unpack(value)[0])): ID.unpack(key)[0]
+            for key, value in maps.items("policies")
+        }
+        self._ids = Ids(self._policies.values())
+        self.sources = Entries(maps, "sources", SOURCES.key, self._source, written=self._follow)
+        self.signed_to = Entries(maps, "signed_to", SIGNED_TO.key, _signed_to, written=self._follow)
+        self.permits = Entries(maps, "allowed", PERMITS.key, self._permit, written=self._follow)
+        self.guards = Entries(maps, "guarded", GUARDS.key, self._guard, written=self._follow, choose=_strictest)
 
     def __repr__(self) -> str:
         return f"<IdentityTarget: {self.sources!r}, {self.signed_to!r}, {self.guards!r}, {self.permits!r}>"
@@ -92,7 +96,9 @@ class IdentityTarget:
             policy, identity, reason = codecs.REFUSAL_KEY.unpack(key)
             count, last = codecs.REFUSAL.unpack(value)
             if named := codecs.REASONS[reason]:
-                rows.append(Refusal(names.get(policy, ""), identity, named, count, max(0.0, now - last / 1e9)))
+                rows.append(
+                    Refusal(names.get(policy, ServiceName("")), identity, named, count, max(0.0, now - last / 1e9))
+                )
         return rows
 
     async def clear(self) -> None:
@@ -123,23 +129,21 @@ class IdentityTarget:
 
     def _source(self, row: Source) -> dict[bytes, bytes]:
         """An entry for each address, and one for the interface: it makes any other address a spoofed one."""
-        interface = self._interface(row.addresses, row.pod_name)
+        interface = self._interface(row.addresses, row.pod)
         value = codecs.SOURCE.pack(row.identity, interface)
         own = (codecs.ANY_ADDRESS, *map(address, row.addresses))
         return {codecs.SOURCE_KEY.pack(interface, each): value for each in own}
 
     def _guard(self, row: Guard) -> dict[bytes, bytes]:
-        """An entry for each pod's interface, and one that says that some port of it is guarded."""
+        """An entry for the port, and one that says that some port of the interface is guarded."""
         policy, protocol = self._policy(row.policy), PROTOCOLS[row.protocol]
         flags = codecs.AUDIT * row.audit | codecs.REQUIRE * row.require
-        entries: dict[bytes, bytes] = {}
-        for each in row.addresses:
-            interface = self._interface((each,), each)
-            for number in (codecs.ANY_PORT, row.port):
-                where = (port(number), protocol, 0)
-                value = codecs.GUARDED.pack(policy, flags, interface, *where)
-                entries[codecs.GUARDED_KEY.pack(interface, *where)] = value
-        return entries
+        interface = self._interface((row.address,), row.address)
+        wheres = [(port(number), protocol, 0) for number in (codecs.ANY_PORT, row.port)]
+        return {
+            codecs.GUARDED_KEY.pack(interface, *where): codecs.GUARDED.pack(policy, flags, interface, *where)
+            for where in wheres
+        }
 
     def _permit(self, row: Permit) -> dict[bytes, bytes]:
         return {codecs.ALLOWED_KEY.pack(self._policy(row.policy), row.identity): ID.pack(row.identity)}
@@ -152,7 +156,7 @@ class IdentityTarget:
             raise Unresolved(f"not one interface of this node leads to {pod}, but {len(interfaces)}")
         return interfaces.pop()
 
-    def _policy(self, name: str) -> int:
+    def _policy(self, name: ServiceName) -> int:
         """Number of a policy, a new one if it has none."""
         if number := self._policies.get(name):
             return number
