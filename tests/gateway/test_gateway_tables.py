@@ -294,7 +294,7 @@ def test_a_policy_limits_ports_of_udp_and_http_as_others_whatever_it_enforces() 
     db = Database(EXPORT_POLICIES)
     with db.write() as txn:
         txn.put(EXPORT_POLICIES, policy("c3", enforce="tcp"))
-    judged = exports.judged(db.snapshot(), row, OF._replace(policies=True))
+    judged = exports.judging(db.snapshot(), OF._replace(policies=True))(row)
     udp, http = (service_sni(ECHO, 53, DOMAIN, protocol="UDP"), service_sni(ECHO, 80, DOMAIN))
     assert chains(OwnExport(name=ECHO, export=judged)) == PLAIN | {
         f"{udp} restricted c3": {f"c3/{udp}"},

@@ -17,7 +17,7 @@ An export is for some clusters only by its annotation, by an ExportPolicy, or by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -33,7 +33,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.hosts import Endpoint
 from isthmus.model.mcs import OwnExport
-from isthmus.model.names import ClusterName, ServiceName, pod_id, split
+from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import (
@@ -114,9 +114,9 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
+            judge = judging(reader, gateway)
             exports = sorted(
-                (judged(reader, row.export, gateway) for row in reader.all(OWN_EXPORTS) if row.export),
-                key=lambda export: export.name,
+                (judge(row.export) for row in reader.all(OWN_EXPORTS) if row.export), key=lambda export: export.name
             )
             members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
             yield access_log.cluster(gateway.directory, LISTENER)
@@ -129,7 +129,7 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
             return
         row = reader.get(OWN_EXPORTS, ServiceName(unit))
         if row is not None and row.export is not None:
-            export = judged(reader, row.export, gateway)
+            export = judging(reader, gateway)(row.export)
             yield from of_export(export, _own_sets(reader, export, gateway), gateway)
 
     def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[str]:
@@ -137,7 +137,7 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
         if row is not None and _is_own(row, gateway.cluster):
             yield row.service
             own = reader.get(OWN_EXPORTS, row.service)
-            if own is not None and own.export is not None and _has_pods_apart(judged(reader, own.export, gateway)):
+            if own is not None and own.export is not None and _has_pods_apart(judging(reader, gateway)(own.export)):
                 yield LISTENER
 
     def by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
@@ -146,7 +146,7 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
         if row is not None:
             yield row.name
         found = [each.export for each in (old, new) if each is not None and each.export is not None]
-        if any(_is_apart(judged(reader, each, gateway)) for each in found):
+        if any(_is_apart(each) for each in map(judging(reader, gateway), found)):
             yield LISTENER
 
     reads: dict[Any, Any] = {OWN_EXPORTS: by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
@@ -168,17 +168,22 @@ def trusted_apart(
     return [(each,) for each in members] if known else None
 
 
-def judged(reader: Reader, export: Export, gateway: GatewaySettings) -> Export:
-    """Return an export with its importers limited to the clusters that its ExportPolicy allows."""
-    policy = allow.judge(reader, export.name) if gateway.policies else None
-    if policy is None or policy.audit:
-        return export
-    # A gateway reads no records of other clusters, so it does not know their labels.
-    allowed, named = allow.clusters_allowed(policy, {}), importers(export)
-    if allowed is None:
-        return export
-    both = allowed if named is None else allowed & set(named)
-    return replace(export, annotations=tuple({**dict(export.annotations), IMPORTERS: ",".join(sorted(both))}.items()))
+def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Export]:
+    """Return a function from an export to the same with its importers limited to what its ExportPolicy allows."""
+    policy_of = allow.judging(reader)
+
+    def judged(export: Export) -> Export:
+        policy = policy_of(export.name) if gateway.policies else None
+        if policy is None or policy.audit:
+            return export
+        # A gateway reads no records of other clusters, so it does not know their labels.
+        allowed, named = allow.clusters_allowed(policy, {}), importers(export)
+        if allowed is None:
+            return export
+        both = ",".join(sorted(allowed if named is None else allowed & set(named)))
+        return replace(export, annotations=tuple({**dict(export.annotations), IMPORTERS: both}.items()))
+
+    return judged
 
 
 def _by_policy(reader: Reader, old: ExportPolicy | None, new: ExportPolicy | None) -> Iterator[str]:
@@ -186,7 +191,7 @@ def _by_policy(reader: Reader, old: ExportPolicy | None, new: ExportPolicy | Non
     row = new or old
     if row is not None:
         yield LISTENER
-        yield from (each.name for each in reader.all(OWN_EXPORTS) if split(each.name)[0] == row.namespace)
+        yield from (each.name for each in reader.by(OWN_EXPORTS, "namespace", row.namespace))
 
 
 def _by_own_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

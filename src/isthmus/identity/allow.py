@@ -6,7 +6,7 @@ never judged: NetworkPolicies are for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE
 from isthmus.model.export_policies import Allow, ExportPolicy, Scope
@@ -29,10 +29,23 @@ def precedence(policy: ExportPolicy) -> tuple[bool, str, str]:
     return (not policy.target, policy.created or UNKNOWN_AGE, policy.name)
 
 
-def judge(reader: Reader, export: ServiceName) -> ExportPolicy | None:
-    """Return the policy that judges the callers of an export; ``None`` if all are allowed."""
-    namespace, name = split(export)
-    return in_force(reader, (namespace, name)) or in_force(reader, (namespace, ""))
+def judging(reader: Reader) -> Callable[[ServiceName], ExportPolicy | None]:
+    """Return a function from an export to the policy that judges its callers, ``None`` if all are allowed.
+
+    It looks up each scope once, so that a namespace of many policies and exports does not cost their product.
+    """
+    found: dict[Scope, ExportPolicy | None] = {}
+
+    def of_scope(scope: Scope) -> ExportPolicy | None:
+        if scope not in found:
+            found[scope] = in_force(reader, scope)
+        return found[scope]
+
+    def judge(export: ServiceName) -> ExportPolicy | None:
+        namespace, name = split(export)
+        return of_scope((namespace, name)) or of_scope((namespace, ""))
+
+    return judge
 
 
 def in_force(reader: Reader, scope: Scope) -> ExportPolicy | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from isthmus.identity.allow import judge, precedence
+from isthmus.identity.allow import judging, precedence
 from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.names import ClusterName, split
 from isthmus.model.services import ENDED, EndpointSet, ExportMark, Pod, Protocol
@@ -63,15 +63,16 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
     addresses = {address for pod in pods if _has_interface(pod) for address in pod.addresses}
     if not addresses:
         return
-    judging: dict[GuardedPort, ExportPolicy] = {}
+    judge = judging(reader)
+    found: dict[GuardedPort, ExportPolicy] = {}
     for mark in reader.by(EXPORT_MARKS, "namespace", namespace):
-        policy = judge(reader, mark.name)
+        policy = judge(mark.name)
         if policy is None:
             continue
         for port in _ports(reader, mark, policy, cluster, addresses):
             # A node sees the pod that is called, not the export, so a port of several exports has one policy.
-            judging[port] = min(policy, judging.get(port, policy), key=precedence)
-    for (address, number, protocol), policy in judging.items():
+            found[port] = min(policy, found.get(port, policy), key=precedence)
+    for (address, number, protocol), policy in found.items():
         yield Guard(
             policy=policy.name,
             address=address,

@@ -12,10 +12,10 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from isthmus.desired import Condition, Draft, Ownership, condition, observed_generation, row
-from isthmus.identity.allow import in_force, precedence
+from isthmus.identity.allow import precedence
 from isthmus.kube.objects.policies import EXPORT_POLICY
 from isthmus.model.clusters import Cluster, reachability
-from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.export_policies import ExportPolicy, Scope
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import ExportMark
@@ -63,8 +63,9 @@ def derived(cluster: ClusterName) -> Derived[Object]:
 
 def compute(reader: Reader, namespace: str, *, cluster: ClusterName) -> Iterator[Object]:
     """Yield the status of every ExportPolicy of a namespace."""
+    in_force: dict[Scope, ExportPolicy] = {}
     for policy in nsmallest(MAX_STATUSES, reader.by(EXPORT_POLICIES, "namespace", namespace), key=precedence):
-        accepted = _accepted(reader, policy)
+        accepted = _accepted(reader, policy, in_force.setdefault(policy.scope, policy))
         status = {
             **observed_generation(policy.generation),
             "conditions": [
@@ -90,12 +91,11 @@ def _by_observed(reader: Reader, old: Observed | None, new: Observed | None) -> 
     return (observed.name.partition("/")[0],) if observed is not None and observed.kind == KIND else ()
 
 
-def _accepted(reader: Reader, policy: ExportPolicy) -> Condition:
+def _accepted(reader: Reader, policy: ExportPolicy, first: ExportPolicy) -> Condition:
     def refused(reason: str, message: str) -> Condition:
         return condition("Accepted", False, reason=reason, message=message, generation=policy.generation)
 
-    first = in_force(reader, policy.scope)
-    if first is not None and first.name != policy.name:
+    if first is not policy:
         return refused("Conflicted", f"{KIND} {first.name} comes first")
     if policy.invalid:
         consequence = "nobody is refused, by audit" if policy.audit else "it allows nobody"

@@ -152,7 +152,12 @@ PEER_REFUSALS: Final = Table[tuple[ClusterName, RecordKind, ServiceName], PeerRe
 
 REFUSALS: Final = Table[ClusterName, Refusals]("refusals", Refusals, key=attrgetter("cluster"))
 
-OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key=attrgetter("name"))
+OWN_EXPORTS: Final = Table[ServiceName, OwnExport](
+    "own_exports",
+    OwnExport,
+    key=attrgetter("name"),
+    indexes={"namespace": lambda row: (row.name.partition("/")[0],)},
+)
 
 OWN_RANGES: Final = Table[str, OwnRanges]("own_ranges", OwnRanges, key=lambda row: "own")
 """One row."""
