@@ -239,7 +239,7 @@ async def test_a_mirror_copies_numbers_in_the_shape_of_ciliums_mirror(
     await identity(peer_session, 131_372)
     await announce(peer_session, "c2", 2)
     await complete(peer_session)
-    async with mirroring(own_session, peers, kinds=WITH_IDENTITIES), seeing(local) as agent:
+    async with mirroring(own_session, peers, identities=True), seeing(local) as agent:
         await agent.until(lambda s: agent.accounts() == {131_372: "c2:demo/front"})
         copy = await own_session.get("cilium/cache/identities/v1/c2/id/131372")
         assert copy is not None

@@ -33,7 +33,7 @@ def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_our_exports_and_imports_are_not_defined_on_karmadas_api_server(rendered: list[dict[str, Any]]) -> None:
     names = {each["metadata"]["name"] for each in rendered if each["kind"] == "CustomResourceDefinition"}
-    ours = ("trafficpolicies", "drains", "refusedroutes", "clusterlinks")
+    ours = ("trafficpolicies", "drains", "refusedroutes", "clusterlinks", "exportpolicies", "calleridentities")
     assert names == {f"{each}.isthmus.io" for each in ours}
 
 

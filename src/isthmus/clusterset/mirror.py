@@ -122,7 +122,7 @@ class Mirror:
         ended: Callable[[], None] = lambda: None,
         timings: FollowerTimings = TIMINGS,
         lock_ttl: int = LOCK_TTL,
-        kinds: Sequence[RecordKind] = KINDS,
+        identities: bool = False,
     ) -> None:
         self._session = session
         self._cluster = cluster
@@ -131,7 +131,7 @@ class Mirror:
         self._ended = ended
         self._timings = timings
         self._lock_ttl = lock_ttl
-        self._kinds = kinds
+        self._kinds: Sequence[RecordKind] = WITH_IDENTITIES if identities else KINDS
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
         self.standing_by = False

@@ -184,6 +184,14 @@ IDENTITIES: Final = Table[tuple[ClusterName, int], Identity](
     },
 )
 
+IDENTITY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "identity_objects", Object, key=attrgetter("kind", "name")
+)
+
+IDENTITY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "identity_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
+
 IGNORED_PODS: Final = Table[str, IgnoredPod]("ignored_pods", IgnoredPod, key=attrgetter("name"))
 
 PROBES: Final = Table[BackendKey, Probe](

@@ -103,19 +103,19 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
             tables.REFUSED_RECORDS,
             tables.DRAINS,
             *programming.TABLES,
-            *proxying.TABLES,
-            *proxying.REPORTED,
+            *(*proxying.TABLES, *proxying.REPORTED),
+            *((tables.IDENTITIES,) if config.identity.enabled else ()),
         )
     )
     reflectors = kubernetes.reflectors(
         db,
         client,
-        tables=(*KUBERNETES, *proxying.sources(config)),
+        tables=(*KUBERNETES, *proxying.sources(config), *(("identities",) if config.identity.enabled else ())),
         cluster=cluster,
         node=config.node.name,
         namespace=config.kubernetes.namespace,
     )
-    follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
+    follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=kinds(config))
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
     flows = programming.flows_feed(config)
     kernel = programming.Programming(db, config, flows)
@@ -196,6 +196,11 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
             list_timeout=config.sync.timeout,
         )
     )
+
+
+def kinds(config: Config) -> tuple[RecordKind, ...]:
+    """Return the kinds of peers' records that are followed."""
+    return (*KINDS, "identities") if config.identity.enabled else KINDS
 
 
 def more_names(config: Config) -> dns.More:

@@ -82,7 +82,14 @@ async def main(config: Config) -> None:
                 shown.show(view(db=db, awaited=partial(awaited, db)))
 
         mirrors = {
-            name: Mirror(session, cluster=config.cluster, section=config.clusterset, began=show, ended=show)
+            name: Mirror(
+                session,
+                cluster=config.cluster,
+                section=config.clusterset,
+                began=show,
+                ended=show,
+                identities=config.identity.enabled,
+            )
             for name, session in etcds.items()
         }
         shown.idle(view())

@@ -33,7 +33,7 @@ from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, faults, observing, pair_keys, proxying, refused_claims
+from isthmus.processes import draining, faults, identities, observing, pair_keys, proxying, refused_claims
 from isthmus.processes.certificates import OwnCertificates
 from isthmus.processes.convergence import Convergence
 from isthmus.processes.draining import DrainClock
@@ -72,6 +72,7 @@ KUBERNETES = (
     "drains",
     "observed",
 )
+IDENTITY_TABLES = (tables.PODS, tables.IDENTITIES, tables.IDENTITY_OBJECTS, tables.IDENTITY_OBJECTS_STATUS)
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
 PEERS_WAIT = 1.0
 """Seconds that peers are waited for: without it a restart would write what it takes back when their records come."""
@@ -205,6 +206,7 @@ class Leader:
             tables.POLICY_OBJECTS_STATUS,
             tables.EXPORT_POLICY_OBJECTS_STATUS,
             tables.ROUTE_OBJECTS_STATUS,
+            *(IDENTITY_TABLES if config.identity.enabled else ()),
         )
         db = Database(*tables_of(derived, *known))
         try:
@@ -221,6 +223,8 @@ class Leader:
                 tasks.start("convergence", parts.convergence.run)
                 for name, session in etcds.items():
                     tasks.start(f"size of {name}", partial(self._etcd.run, name, session))
+                if parts.numbering is not None:
+                    tasks.start("numbering", parts.numbering.run)
                 notifier = mcs.Notifier(db, self._recorder, self._takeovers)
                 claims = refused_claims.ClaimEvents(db, self._recorder)
                 tasks.start("objects", partial(act, db, parts, notifier, claims))
@@ -252,6 +256,9 @@ class Parts(NamedTuple):
     """Conditions of drains."""
     routes: Reconciler[Any, Any] | None
     """Conditions of routes; None where no Envoy follows them."""
+    numbers: Reconciler[Any, Any] | None
+    """Numbers of service accounts; None unless they are enabled, as ``numbering``."""
+    numbering: identities.Numbering | None
     drain_clock: DrainClock
     prober: health.Prober
     """Probes what the shares in traffic policies' statuses depend on."""
@@ -265,6 +272,7 @@ class Parts(NamedTuple):
             "export policies": self.export_policies,
             "drains": self.drains,
             "routes": self.routes,
+            "numbers": self.numbers,
         }
         return {name: writer for name, writer in writers.items() if writer is not None}
 
@@ -281,6 +289,7 @@ def wire(
         config.cluster,
         max_connected_clusters=config.clusterset.max_connected_clusters,
         signing=partial(pair_keys.published, config) if config.identity.enabled else None,
+        identities=config.identity.enabled,
     )
     objects = Reconciler(
         db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off, together=lambda row: row.service
@@ -293,8 +302,14 @@ def wire(
             cluster=ClusterName(config.cluster.name),
             remote_slices=True,
             namespace=config.kubernetes.namespace,
+            accounts=True,
         ),
-        follower=Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS),
+        follower=Follower(
+            db,
+            cluster=config.cluster,
+            section=config.clusterset,
+            kinds=kinds(config),
+        ),
         derivations=derivations,
         publisher=publisher,
         target=target,
@@ -331,6 +346,8 @@ def wire(
         )
         if proxying.statuses(config)
         else None,
+        numbers=identities.reconciler(db, client, back_off) if config.identity.enabled else None,
+        numbering=identities.numbering(db, config) if config.identity.enabled else None,
         drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
         prober=health.Prober(db, config.health, node=""),
         convergence=Convergence(db, lambda: derivations.settled and objects.settled and publisher.settled),
@@ -394,7 +411,7 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
         policy_objects.derived(cluster),
         *proxying.statuses(config),
         *identity_tables(config, cluster),
-        mcs.records.derived(cluster, config.cluster.id, default_global=shared),
+        mcs.records.derived(cluster, config.cluster.id, default_global=shared, with_identities=config.identity.enabled),
     ]
 
 
@@ -408,9 +425,14 @@ async def wait_for_inputs(db: Database) -> None:
         log.warning("going on without every peer", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
 
 
+def kinds(config: Config) -> tuple[RecordKind, ...]:
+    """Return the kinds of peers' records that are followed."""
+    return (*KINDS, "identities") if config.identity.enabled else KINDS
+
+
 def identity_sources(config: Config) -> tuple[str, ...]:
     """Names of the tables about callers that are read from the API server."""
-    return ("export_policies",) if config.identity.enabled else ()
+    return ("export_policies", *identities.SOURCES) if config.identity.enabled else ()
 
 
 def identity_tables(config: Config, cluster: ClusterName) -> list[Derivation]:

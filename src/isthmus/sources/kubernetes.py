@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, gateway, mcs
 from isthmus.kube.objects import drains as drain_kinds
+from isthmus.kube.objects import identities as identity_kinds
 from isthmus.kube.objects import links as link_kinds
 from isthmus.kube.objects import policies as policy_kinds
 from isthmus.kube.objects import refusals as refusal_kinds
@@ -21,6 +22,7 @@ from isthmus.sources import (
     drains,
     export_policies,
     host_ports,
+    identities,
     links,
     local_redirects,
     machines,
@@ -67,7 +69,12 @@ class Feed(NamedTuple):
 
 
 def feeds(
-    *, cluster: ClusterName, node: str = "", remote_slices: bool = False, namespace: str = ""
+    *,
+    cluster: ClusterName,
+    node: str = "",
+    remote_slices: bool = False,
+    namespace: str = "",
+    accounts: bool = False,
 ) -> dict[str, list[Feed]]:
     """Return the kinds that fill each table of the API server, by table name."""
     slice_of = slices.endpoint_set(cluster, remote=remote_slices)
@@ -79,7 +86,14 @@ def feeds(
         Feed(mcs.SERVICE_IMPORT, model.IMPORTS, multicluster.service_import, written="whole"),
         Feed(core.NAMESPACE, model.NAMESPACES, machines.namespace),
         Feed(core.NODE, model.NODES, machines.node),
-        Feed(core.POD, model.PODS, machines.pod, of_node),
+        Feed(core.POD, model.PODS, machines.caller if accounts else machines.pod, of_node),
+        Feed(
+            identity_kinds.CALLER_IDENTITY,
+            model.IDENTITIES,
+            identities.identity(cluster),
+            optional=True,
+            written="whole",
+        ),
         Feed(cilium.LOCAL_REDIRECT_POLICY, model.LOCAL_REDIRECTS, local_redirects.local_redirect, optional=True),
         Feed(
             core.CONFIG_MAP,
@@ -130,16 +144,20 @@ def reflectors(
     node: str = "",
     remote_slices: bool = False,
     namespace: str = "",
+    accounts: bool = False,
 ) -> list[Reflector[Any]]:
     """Return a reflector for each kind that fills a named table, to be run by the caller.
 
     Each table awaits the source 'kubernetes' from now on. ``node`` limits pods to those of that node. ``namespace`` is
     Isthmus's own, which holds the peers' policies. ``remote_slices`` includes slices of other clusters' endpoints. If
     ``tables`` names services and endpoint sets, pods also fill these with their host ports. The table ``observed``
-    is filled from all requested kinds that Isthmus writes.
+    is filled from all requested kinds that Isthmus writes. ``accounts``: of pods only what their callers' identities
+    need, and no host ports.
     """
-    feeds_by_table = feeds(cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace)
-    with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
+    feeds_by_table = feeds(
+        cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace, accounts=accounts
+    )
+    with_host_ports = not accounts and {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
     reflectors: list[Reflector[Any]] = []
     for feed in (feed for name in tables if name != model.OBSERVED.name for feed in feeds_by_table[name]):
         first = feed is feeds_by_table[feed.table.name][0]

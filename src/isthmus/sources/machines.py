@@ -75,6 +75,20 @@ def pod(wire: core.Pod) -> Pod:
     )
 
 
+def caller(wire: core.Pod) -> Pod:
+    """The row of a Pod of any node, with what the operator reads of it: its account, addresses and phase."""
+    whole = pod(wire)
+    return Pod(
+        name=whole.name,
+        uid=whole.uid,
+        node=whole.node,
+        addresses=whole.addresses,
+        phase=whole.phase,
+        host_network=whole.host_network,
+        service_account=whole.service_account,
+    )
+
+
 def _datapath(meta: Meta) -> DatapathChoice:
     """Return the choice in the annotation of an object, else in its label; empty for any other value."""
     for choices in (meta.annotations or {}, meta.labels or {}):

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from peers.clusterset_peers import OWN, QUICK, Peers
 
 from isthmus.clusterset.mirror import LOCK_TTL, Mirror
-from isthmus.clusterset.publishing.targets import KINDS
 from isthmus.config import ClustersetSection
 from isthmus.etcd import Session
-from isthmus.model.mcs import RecordKind
 
 
 @asynccontextmanager
 async def mirroring(
-    session: Session, peers: Peers, *, lock_ttl: int = LOCK_TTL, kinds: Sequence[RecordKind] = KINDS
+    session: Session, peers: Peers, *, lock_ttl: int = LOCK_TTL, identities: bool = False
 ) -> AsyncIterator[Mirror]:
     section = ClustersetSection(directory=str(peers.folder))
-    mirror = Mirror(session, cluster=OWN, section=section, timings=QUICK, lock_ttl=lock_ttl, kinds=kinds)
+    mirror = Mirror(session, cluster=OWN, section=section, timings=QUICK, lock_ttl=lock_ttl, identities=identities)
     task = asyncio.create_task(mirror.run())
     try:
         yield mirror

@@ -6,16 +6,15 @@ them is enough for peers. A record counts as failing if no etcd takes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from isthmus.clusterset.publishing.publisher import Publisher, PublisherStats
-from isthmus.clusterset.publishing.targets import KINDS
+from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.signing import Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session
-from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import RECORDS_STATUS
 from isthmus.running import Tasks
 from isthmus.statedb import Database
@@ -34,7 +33,7 @@ class Publishers:
         cluster: ClusterSection,
         *,
         max_connected_clusters: identity.Most = 255,
-        kinds: Sequence[RecordKind] = KINDS,
+        identities: bool = False,
         signing: Callable[[], Signing] | None = None,
     ) -> None:
         self._db = db
@@ -44,7 +43,7 @@ class Publishers:
                 session,
                 cluster,
                 max_connected_clusters=max_connected_clusters,
-                kinds=kinds,
+                kinds=WITH_IDENTITIES if identities else KINDS,
                 failing=self._write_failures,
                 signing=signing,
             )
