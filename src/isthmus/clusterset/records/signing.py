@@ -11,12 +11,11 @@ import base64
 from typing import Final
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from msgspec import Struct
 
 LENGTH: Final = 44
 """Characters of 32 bytes in base64, with padding."""
-_PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+PROBE: Final = bytes(31) + b"\x40"
 """Any private key: a point of low order gives a shared secret of zero with each, which the library refuses."""
 
 
@@ -48,9 +47,12 @@ def public_key(text: str) -> bytes:
     """The 32 bytes of a public key in base64; empty if it is none, or a point of low order (RFC 7748, section 6.1)."""
     if len(text) != LENGTH:
         return b""
+    # Here, since commands that only read records import this module: they start without the library.
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
     try:
         key = base64.b64decode(text, validate=True)
-        _PROBE.exchange(X25519PublicKey.from_public_bytes(key))
+        X25519PrivateKey.from_private_bytes(PROBE).exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
         return b""
     return key
