@@ -61,11 +61,12 @@ class Plugin:
         """Add a rule for each that has both Services: requests with the header go to the canary."""
 
         def change(route: Route) -> None:
-            rules = [rule for rule in route["spec"]["rules"] if not self._is_managed(rule)]
-            names = [[backend["name"] for backend in rule.get("backendRefs", ())] for rule in rules]
-            split = [rule for rule, found in zip(rules, names, strict=True) if {self.stable, self.canary} <= {*found}]
+            both = {self.stable, self.canary}
+            rules = route["spec"]["rules"]
+            split = [rule for rule in rules if both <= {each["name"] for each in rule.get("backendRefs", ())}]
+            kept = [rule for rule in rules if not self._is_managed(rule, header)]
             added = [self._header_rule(rule, at, header, value) for at, rule in enumerate(split)]
-            route["spec"]["rules"] = rules + added
+            route["spec"]["rules"] = kept + added
 
         return self._update(change)
 
@@ -77,21 +78,23 @@ class Plugin:
 
         return self._update(change)
 
-    def _is_managed(self, rule: dict[str, Any]) -> bool:
-        """True if the rule is named as one of the plugin's, or if the canary is its only backend."""
+    def _is_managed(self, rule: dict[str, Any], header: str = "") -> bool:
+        """True if the rule is named as one of the plugin's, or has the canary alone and, if given, matches a header."""
         base, _, number = rule.get("name", "").rpartition("-")
         named = self.header_route in (rule.get("name"), base if number.isdigit() else None)
-        return named or [each["name"] for each in rule.get("backendRefs", ())] == [self.canary]
+        alone = [each["name"] for each in rule.get("backendRefs", ())] == [self.canary]
+        headers = {each["name"] for match in rule.get("matches", ()) for each in match.get("headers", ())}
+        return named or (alone and (not header or header in headers))
 
     def _header_rule(self, rule: dict[str, Any], at: int, header: str, value: str) -> dict[str, Any]:
         [port] = [each.get("port") for each in rule["backendRefs"] if each["name"] == self.canary]
         extra = {"type": "Exact", "name": header, "value": value}
-        return {
+        filters = {"filters": rule["filters"]} if rule.get("filters") else {}
+        return filters | {
             "name": f"{self.header_route}-{at}" if at else self.header_route,
             "matches": [
                 {**match, "headers": [*match.get("headers", ()), extra]} for match in rule.get("matches") or [{}]
             ],
-            "filters": rule.get("filters", []),
             "backendRefs": [{"group": "", "kind": "Service", "name": self.canary, "port": port}],
         }
 
