@@ -663,5 +663,6 @@ CASES: dict[str, Case] = {
     "gateway at a reserved address": Case("gateway-refused", islands.refused, nothing, Island),
     "no Envoy for islands": Case("islands-not-configured", islands.unconfigured, nothing, Island),
     "export for other clusters": Case("export-for-others", islands.not_for_us, islands.for_us, Island),
+    "refused by an island's policy": Case("refused-by-policy", islands.not_allowed, islands.allowed, Island),
 }
 """Faults by name, as the table of docs/faults.md lists them."""

@@ -14,8 +14,9 @@ from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey
 from isthmus.model.dns import Name
+from isthmus.model.export_policies import Allow, ExportPolicy
 from isthmus.model.islands import GatewayCheck, IslandListener, RefusedGateway
-from isthmus.model.names import ClusterName
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Export, Import, Namespace, Port
 from isthmus.model.xds import EnvoyCheck, ServedListener
 from isthmus.statedb import Database
@@ -58,6 +59,8 @@ class Island:
             "problems": [],
             "certificate_ends": "2027-10-21T09:00:00Z",
         }
+        self.policies: list[ExportPolicy] = []
+        """Those that c2's gateway has read."""
         self.gateway_error = ""
         self.lab = "demo"
         self.island = ISLAND
@@ -85,7 +88,7 @@ class Island:
         status = {"uptime": 1.0, "calling": self.calling, "unhooked": "", "datapath": {"hooks": HOOKS}}
         exports = [(tables.EXPORTS, self.export)] if self.imported is not None else []
         operator = [*exports, (tables.NAMESPACES, Namespace("demo"))]
-        theirs = process("c2", "gateway", [], self.gateway)
+        theirs = process("c2", "gateway", [(tables.EXPORT_POLICIES, each) for each in self.policies], self.gateway)
         return Facts(
             process("c1", "agent", rows, status),
             process("c1", "operator", operator, {"uptime": 1.0}),
@@ -172,3 +175,12 @@ def not_for_us(it: Island) -> None:
 
 def for_us(it: Island) -> None:
     it.export = replace(EXPORT, annotations=((IMPORTERS, "c1,c3"),))
+
+
+def not_allowed(it: Island) -> None:
+    it.policies = [ExportPolicy(name=ServiceName("demo/callers"), allow=(Allow(cluster=ClusterName("c3")),))]
+
+
+def allowed(it: Island) -> None:
+    rules = (Allow(cluster=ClusterName("c3")), Allow(cluster=ClusterName("c1"), namespace="shop"))
+    it.policies = [ExportPolicy(name=ServiceName("demo/callers"), allow=rules)]

@@ -16,12 +16,13 @@ from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts, Process
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.gateway.naming import service_sni
+from isthmus.identity import allow
 from isthmus.loadbalancer import envoy
 from isthmus.loadbalancer.explain import services_called
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster, reachability
 from isthmus.model.islands import IslandListener
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.statedb import Reader
 
 SNIS: Final = 3
@@ -47,6 +48,7 @@ def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     for island in islands:
         hops = [*_trust(facts, calling, island), *_listener(facts, service, island)]
         yield from hops
+        yield from _policy(facts, service, island)
         explained = bool(calling["problem"]) or any(hop.state == "fault" for hop in hops)
         for hop in _checks(facts, service, calling, island):
             yield replace(hop, state="follows", cure="", code="") if explained and hop.state == "fault" else hop
@@ -122,6 +124,22 @@ def _trust(facts: Facts, calling: Mapping[str, Any], island: Cluster) -> Iterato
         text = f"has no authority of {facts.cluster}, or distrusts it: its nodes' certificates are refused"
         cure = f"isthmus clusters trust {facts.cluster} --context {island.name}; there: isthmus clusters refresh"
         yield Hop("gateway", str(gateway), text, "fault", cure, "gateway-distrusts")
+
+
+def _policy(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
+    """An ExportPolicy by which the island's gateway refuses this cluster, where the gateway can be asked."""
+    gateway = _gateway(facts, island)
+    policy = allow.judging(gateway.rows)(service) if gateway is not None else None
+    if policy is None or policy.audit:
+        return
+    clusters = allow.clusters_allowed(policy, {})
+    if clusters is not None and facts.cluster not in clusters:
+        text = (
+            f"refuse {facts.cluster}: ExportPolicy {policy.name} allows {', '.join(sorted(clusters)) or 'no cluster'}"
+        )
+        namespace, name = split(policy.name)
+        cure = f"{facts.kubectl(island.name, namespace)} describe exportpolicy {name}"
+        yield Hop("gateway", f"gateways of {island.name}", text, "fault", cure, "refused-by-policy")
 
 
 def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
