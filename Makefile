@@ -139,7 +139,7 @@ bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (d
 bench-names: setup-test ## in a lab: from a deleted import to NXDOMAIN, and what a pod's first question gets: TIMES=20
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_names.py --times $(or $(TIMES),20)
 
-bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200 OUTPUT=docs/bench-connect
+bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200 SIGNED=1 OUTPUT=docs/bench-connect
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),200) $(PY) benchmarks/bench_connect.py
 
 bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; ready, memory and push with many routes: SIZES=1000,10000

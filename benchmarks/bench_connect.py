@@ -2,6 +2,7 @@
 
     make bench-connect                              # CALLS=100 ROUNDS=200
     make bench-connect OUTPUT=docs/bench-connect    # and as docs/bench-connect.json and .svg
+    make bench-connect SIGNED=1                     # what proof of the caller costs, instead of all other ways
 
 Each way has a pod, a node and a machine with three backends of its own, network namespaces in a row, so that no way's
 rules or programs are in another's path. Measured are connect and close of TCP, the same with a byte from the backend
@@ -11,6 +12,7 @@ Caller and backend are C, on one processor.
     direct              the backend's own address, no program, no rule
     miss                the same, with our programs and 50,000 services in the maps
     hit, N services     a service of N; rescue's programs are on the pod's interface only where that is said
+    signed and verified programs on the interfaces of both pods; the SYN is signed at one and verified at the other
     nftables, iptables  rules as kube-proxy's modes of these names write them, with N services
     HAProxy, Envoy      a listener on the node that forwards TCP
 
@@ -49,15 +51,18 @@ from isthmus.datapath import Datapath, cgroup_root, remove
 from isthmus.datapath.core.namespaces import CLONE_NEWNET
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.core.tc import Direction, create_link
+from isthmus.datapath.identity import IdentityTarget
 from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
+from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
 CALLS: Final = int(os.environ.get("CALLS", "100"))
 """In a row, by one way."""
 ROUNDS: Final = int(os.environ.get("ROUNDS", "200"))
 BACKENDS: Final = ("10.8.1.1", "10.8.1.2", "10.8.1.3")
 PROXY: Final = "10.200.0.1"
+SIGNED: Final = bool(os.environ.get("SIGNED"))
 SIZES: Final = (10, 1_000, 50_000)
 RULES: Final = (10, 1_000)
 KINDS: Final = {
@@ -243,6 +248,18 @@ def ways(stack: ExitStack, directory: Path, loader: Path) -> Iterator[Way]:
         return Way(name, at, address, port, cgroup=within, loader=loader, proxy=proxy)
 
     yield way("direct", path("d"), BACKENDS[0], rules.PORT)
+    if SIGNED:
+        for name, title in (
+            ("b", "hit, 1,000, programs on both pods' interfaces"),
+            ("s", "the same, signed and verified"),
+        ):
+            where, opened = ours(name, 1_000, flows="off")
+            found = path(name)
+            interfaces = [on_link(stack, opened, found, device) for device in ("pod0", "far0")]
+            if name == "s":
+                asyncio.run(prove(opened, *interfaces))
+            yield way(title, found, rules.vip(500), within=where)
+        return
     for size in SIZES:
         where, _ = ours(f"h{size}", size)
         yield way(f"hit, {size:,} services", path(f"h{size}"), rules.vip(size // 2), within=where)
@@ -321,15 +338,30 @@ def plan(number: int, protocol: Protocol) -> Plan:
     )
 
 
-def on_link(stack: ExitStack, datapath: Datapath, path: Machines) -> None:
-    """Programs on the node's end of the pod's link, by tcx where the kernel has it, else none."""
-    command = ["ip", "netns", "exec", path.node, "ip", "-j", "link", "show", "pod0"]
+async def prove(datapath: Datapath, pod: int, far: int) -> None:
+    """Sign what the pod sends to the backends, and verify it at their interface."""
+    interfaces = {"10.7.0.1": pod, **dict.fromkeys(BACKENDS, far)}
+    target = IdentityTarget(datapath.maps, lambda: interfaces)
+    identity, policy, key = 7 << 16 | 300, ServiceName("demo/echo"), os.urandom(16)
+    await target.permits.update([Permit(policy, identity)])
+    guards = [Guard(policy=policy, address=each, port=rules.PORT, protocol="TCP") for each in BACKENDS]
+    await target.guards.update(guards)
+    await target.sources.update([Source("demo/client", ("10.7.0.1",), identity)])
+    await target.signed_to.update([SignedTo(policy, each, ClusterName("c1"), 7) for each in BACKENDS])
+    target.put_keys({7: (1, key)}, {(7, 1): key})
+
+
+def on_link(stack: ExitStack, datapath: Datapath, path: Machines, device: str = "pod0") -> int:
+    """Programs on the node's end of a link, by tcx where the kernel has it, else none. Returns the interface."""
+    command = ["ip", "netns", "exec", path.node, "ip", "-j", "link", "show", device]
     [link] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     index, peer = link["ifindex"], link["link_netnsid"]
     datapath.maps.put("pod_links", [(ID.pack(index), ID.pack(peer))])
     for name, direction in DIRECTIONS.items():
         fd = within(path.node, partial(create_link, datapath.program_fd(name), index, direction))
         stack.callback(os.close, fd)
+    found: int = index
+    return found
 
 
 def within(namespace: str, act: Callable[[], T]) -> T:
