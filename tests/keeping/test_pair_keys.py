@@ -196,6 +196,25 @@ async def test_a_peer_without_a_key_has_no_secrets(clusters: tuple[Signing, Sign
     assert await first.secret() == {}
 
 
+async def test_a_private_key_that_is_taken_out_of_the_secret_of_keys_is_replaced_by_another_one(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    await first.pairs.look()
+    before = [await first.kept.secret(name) or {} for name in ("isthmus-keys", "isthmus-etcd-operator")]
+    patch = {"data": {"signing.key": None}}
+    await first.kept.admin.patch(SECRET, first.kept.namespace, "isthmus-keys", patch)
+    assert await first.keeper.look() == ["signing.key", "signing.pub", "isthmus-etcd-operator"]
+    after = [await first.kept.secret(name) or {} for name in ("isthmus-keys", "isthmus-etcd-operator")]
+    assert {name for name in before[0] if after[0][name] != before[0][name]} == {"signing.key", "signing.pub"}
+    assert after[1]["signing.pub"] == after[0]["signing.pub"]
+    await first.publish()
+    for each in clusters:
+        await each.pairs.look()
+    number, key = (await first.node()).sign[2]
+    assert (await second.node()).verify[1, number] == key
+
+
 async def test_a_private_key_that_is_none_is_one_problem_and_holds_up_no_other_key(
     clusters: tuple[Signing, Signing],
 ) -> None:
