@@ -190,7 +190,7 @@ async def test_numbers_of_accounts_are_published_and_read_by_another_clusters_ag
     body: dict[str, Any] = yaml.safe_load((CRDS / "calleridentities.yaml").read_text())
     await client.apply(CRD, "", body["metadata"]["name"], body, field_manager="test")
     await client.apply(ACCOUNT, namespace, "front", {"metadata": {"name": "front"}}, field_manager="test")
-    spec = {"serviceAccountName": "front", "containers": [{"name": "app", "image": "app"}]}
+    spec: dict[str, Any] = {"serviceAccountName": "front", "containers": [{"name": "app", "image": "app"}]}
     spec["automountServiceAccountToken"] = False
     await client.create(POD, namespace, {"metadata": {"name": "web"}, "spec": spec})
     one = operators.start(identities=True)
