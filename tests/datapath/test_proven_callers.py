@@ -404,7 +404,9 @@ def test_the_interface_of_a_pod_is_found_by_its_address(
     def look() -> bool:
         found = within(node.server, lambda: pod_interfaces(linked.maps, node.cgroup))
         wanted = {"client": node.interface("eth0"), "other": node.interface("p2")}
-        return all(found.get(each) == wanted[name] for name in CALLERS for each in CALLERS[name])
+        return all(found.get(each) == wanted[name] for name in callers for each in CALLERS[name])
 
-    assert callers
     until(look, what="callers are in their namespaces")
+    target, row = linked.identity(), Source("demo/client", CALLERS["client"], IDENTITY)
+    assert within(node.server, lambda: done(target.sources.update([row]))) == {}
+    assert {each["interface"] for each in view.rows(linked.maps, "sources")} == {node.interface("eth0")}
