@@ -43,12 +43,12 @@ def call(host: str, *pairs: str) -> None:
 def attempt(host: str, pair: str) -> None:
     size, expected = map(int, pair.split(","))
     while True:
-        with socket.create_connection((host, PORT), timeout=1.0) as connection:
-            try:
+        try:
+            with socket.create_connection((host, PORT), timeout=1.0) as connection:
                 connection.sendall(f"{size} {expected}\n".encode() + b"." * size)
                 connection.recv(expected)
-            except TimeoutError:
-                pass
+        except TimeoutError:
+            pass
 
 
 if sys.argv[1] == "serve":
