@@ -270,6 +270,8 @@ class Lab:
     """Gateway nodes of each cluster, where some are islands."""
     loopback: int = 0
     """Second octet of the lab's range 127.x.0.0/16 on a host without namespaces; 0 if there are namespaces."""
+    identity: bool = False
+    """True if callers prove their identity."""
 
     def port(self, number: int) -> int:
         """Map a port to the one used in this lab; differs only on loopback addresses."""

@@ -33,6 +33,7 @@ class Record(msgspec.Struct, frozen=True):
     places: tuple[tuple[str, str], ...] = ()
     gateways: int = 1
     loopback: int = 0
+    identity: bool = False
     envoy: str = ""
     """Path of the Envoy that nodes run for routes; empty if there is none, then routes have no effect."""
 
@@ -40,7 +41,7 @@ class Record(msgspec.Struct, frozen=True):
     def lab(self) -> Lab:
         """The lab it is of."""
         where = self.networks, self.families, self.places
-        return Lab(self.name, self.size, self.nodes, *where, self.gateways, self.loopback)
+        return Lab(self.name, self.size, self.nodes, *where, self.gateways, self.loopback, self.identity)
 
 
 def write(record: Record) -> None:

@@ -194,6 +194,7 @@ def start(
             lab.places,
             lab.gateways,
             lab.loopback,
+            lab.identity,
             str(envoy() or "") if isthmus and datapath == "isthmus" else "",
         )
     )

@@ -46,6 +46,9 @@ def group() -> None:
               help="flat: clusters reach each other's pods; island: only gateways; c3=island for one cluster.  "
                    "[default: flat]")  # fmt: skip
 @click.option("--gateways", default=1, show_default=True, help="Gateway nodes of each cluster, with islands.")
+@click.option(
+    "--identity", is_flag=True, help="Callers prove their identity, and ExportPolicies are enforced (needs root)."
+)
 @_families
 @click.option(
     "--place", "places", multiple=True, metavar="CLUSTER=REGION[/ZONE]",
@@ -77,6 +80,7 @@ def up(
     nodes: int,
     networks: tuple[str, ...],
     gateways: int,
+    identity: bool,
     families: tuple[str, ...],
     places: tuple[str, ...],
     directory: Path | None,
@@ -96,7 +100,7 @@ def up(
     from isthmus_lab.layout import Lab
 
     of_clusters = _networks(networks, clusters), _of_clusters(families, clusters), _places(places, clusters)
-    lab = Lab(name, clusters, nodes, *of_clusters, gateways=gateways)
+    lab = Lab(name, clusters, nodes, *of_clusters, gateways=gateways, identity=identity)
     try:
         lab, notice = startup.located(lab)
         own = _images(images, file, stand_in_missing=stand_in_missing)

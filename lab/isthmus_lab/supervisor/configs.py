@@ -127,6 +127,7 @@ def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
         etcd=etcd_access.section(cluster),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=_proxy(cluster.nodes[0], envoy),
+        identity=config.IdentitySection(enabled=cluster.lab.identity),
         admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
         monitor=_monitor(cluster.nodes[0], "operator"),
     )
@@ -146,6 +147,9 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
         proxy=_proxy(node, envoy),
         gateway=_gateway(cluster) if lab.islands else config.GatewaySection(),
         dns=_dns(cluster),
+        identity=config.IdentitySection(
+            enabled=lab.identity, directory=str(etcd_access.pairs_of(cluster)) if lab.identity else ""
+        ),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
         monitor=_monitor(node, "agent"),
     )
@@ -187,6 +191,7 @@ def gateway(node: Node, *, envoy: str) -> config.Config:
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=structs.replace(_proxy(node, envoy), directory=str(gateway_of(node)), uplinks=()),
         gateway=structs.replace(_gateway(cluster), listen=(joined(node.address, GATEWAY),)),
+        identity=config.IdentitySection(enabled=cluster.lab.identity),
         admin=config.AdminSection(socket=str(socket_of(node, "gateway"))),
         monitor=_monitor(node, "gateway"),
     )

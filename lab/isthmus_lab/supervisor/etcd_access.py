@@ -7,12 +7,16 @@ the same etcd: its user is ``apiserver``, by the name in its certificate, with a
 
 from __future__ import annotations
 
+import base64
 import secrets
+import time
 from pathlib import Path
 from typing import Final
 
 from isthmus import config
-from isthmus.clusterset import Folder, peers, remote_user
+from isthmus.clusterset import PUBLIC_KEY, Folder, peers, remote_user
+from isthmus.identity import keys as signing
+from isthmus.identity import pairs
 from isthmus.model.names import ClusterName, etcd_name
 from isthmus_lab.layout import Cluster, Lab
 
@@ -53,6 +57,24 @@ def write(lab: Lab, *, domain: str = "") -> None:
         for peer in lab.clusters:
             if peer is not cluster:
                 _introduce(peer, cluster, domain)
+    if lab.identity:
+        _share_secrets(lab)
+
+
+def _share_secrets(lab: Lab) -> None:
+    """Write the keys of signatures of each cluster and, for its nodes, the secrets of the next days with each peer.
+
+    On a real cluster ``isthmus keys`` does it, and writes those of later days in time.
+    """
+    own = {cluster.name: signing.new_private_key() for cluster in lab.clusters}
+    for cluster in lab.clusters:
+        folder(cluster).save(PUBLIC_KEY, base64.b64encode(signing.public_key(own[cluster.name])))
+        pairs_of(cluster).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for peer in lab.clusters:
+            if peer is not cluster:
+                public = signing.public_key(own[peer.name])
+                shared = pairs.pair(own[cluster.name], public, own=cluster.name, peer=peer.name, now=time.time())
+                (pairs_of(cluster) / peer.name).write_bytes(pairs.encode(shared))
 
 
 def _introduce(peer: Cluster, reader: Cluster, domain: str) -> None:
@@ -68,6 +90,11 @@ def _introduce(peer: Cluster, reader: Cluster, domain: str) -> None:
         server_name=etcd_name(peer.name, domain) if peer.network != reader.network else "",
     )
     peers.save(peers_of(reader), entry, ca=keys.bundle, certificate=door.certificate, key=door.key)
+
+
+def pairs_of(cluster: Cluster) -> Path:
+    """The directory of the secrets from which its nodes derive keys of signatures."""
+    return cluster.directory / "pairs"
 
 
 def peers_of(cluster: Cluster) -> Path:

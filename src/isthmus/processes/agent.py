@@ -24,7 +24,7 @@ from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, ejections, faults, observing, programming, proxying
+from isthmus.processes import draining, ejections, faults, observing, programming, proving, proxying
 from isthmus.processes.certificates import OwnCertificates
 from isthmus.processes.convergence import Convergence
 from isthmus.processes.draining import DrainClock
@@ -47,8 +47,11 @@ log = logs.get("agent")
 PREFIX = "isthmus_agent"
 KUBERNETES = (
     "services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects", "peer_policies",
-    "policies", "drains", "l4_routes", "grants",
+    "policies", "drains",
 )  # fmt: skip
+
+TABLES: Final = (tables.FAULTS, tables.CLUSTERS, tables.PEER_POLICIES, tables.REFUSED_RECORDS, tables.DRAINS)
+"""Tables that no derived one brings."""
 
 PEERS_PATIENCE: Final = 10.0
 """Seconds after the start for which names wait for every peer: several tries to reach an etcd."""
@@ -85,6 +88,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         *proxying.derived(config),
+        *proving.derived(config),
         ignored_pods.derived(config.node.name, which=config.datapath.services),
         dns.derived(
             config.dns.zone,
@@ -97,20 +101,17 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     db = Database(
         *tables_of(
             derived,
-            tables.FAULTS,
-            tables.CLUSTERS,
-            tables.PEER_POLICIES,
-            tables.REFUSED_RECORDS,
-            tables.DRAINS,
+            *TABLES,
             *programming.TABLES,
-            *(*proxying.TABLES, *proxying.REPORTED),
-            *((tables.IDENTITIES,) if config.identity.enabled else ()),
+            *proxying.TABLES,
+            *proxying.REPORTED,
+            *proving.tables_of(config),
         )
     )
     reflectors = kubernetes.reflectors(
         db,
         client,
-        tables=(*KUBERNETES, *proxying.sources(config), *(("identities",) if config.identity.enabled else ())),
+        tables=(*KUBERNETES, *proxying.sources(config), *proving.sources(config)),
         cluster=cluster,
         node=config.node.name,
         namespace=config.kubernetes.namespace,
@@ -118,7 +119,8 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=kinds(config))
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
     flows = programming.flows_feed(config)
-    kernel = programming.Programming(db, config, flows)
+    proven = proving.Proving(db, config)
+    kernel = programming.Programming(db, config, flows, proven)
     convergence = Convergence(db, lambda: derivations.settled and kernel.settled)
     node = proxying.node_secrets(db, config)
     prober = health.Prober(db, config.health, node=config.node.name)
@@ -145,6 +147,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
         tasks.start("proxy", proxying.Serving(db, config, node).run)
         tasks.start("refused routes", proxying.Reporting(db, client, config.node.name).run)
     if config.datapath.cgroup:
+        proven.follow(client, tasks)
         tasks.start("datapath", kernel.run)
         tasks.start("convergence", convergence.run)
 
@@ -170,6 +173,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
             health=prober.stats(),
             calling=proxying.calling_status(config, node),
             datapath=kernel.stats(),
+            proving=proven.stats(),
             translated=config.datapath.substitute or None,
         )
 
@@ -182,7 +186,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
                 *filter(None, [kernel.dns_problem(), kernel.pods_outside()]),
                 *certificates.imminent(),
             ],
-            warnings=certificates.warnings,
+            warnings=lambda: [*certificates.warnings(), *proven.warnings()],
             awaited=lambda: db.snapshot().pending(tables.PLANS),
             families=lambda: [
                 *observing.source_families(PREFIX, reflectors),
@@ -234,6 +238,8 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     calling: proxying.Calling | None
     """Status of calls to gateways of islands; ``None`` if there are none."""
     datapath: programming.DatapathStatus | None
+    proving: proving.ProvingStatus | None
+    """State of proven identities of callers; ``None`` unless they are enabled."""
     translated: str | None
     """Program that translates calls in place of the kernel; ``None`` if none is configured."""
     unhooked: str

@@ -40,6 +40,7 @@ from isthmus.model import tables
 from isthmus.model.flows import Flow, is_failed
 from isthmus.model.names import ClusterName
 from isthmus.processes import ejections, ignoring, observing, rescuing
+from isthmus.processes.proving import Proving
 from isthmus.processes.start import CannotStart
 from isthmus.running import Tasks
 from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats, Snapshot, Table
@@ -124,8 +125,11 @@ class Parts(NamedTuple):
 class Programming:
     """The datapath and the parts that program it. They exist while :meth:`run` does."""
 
-    def __init__(self, db: Database, config: Config, flows: Feed[Flow] | None = None) -> None:
+    def __init__(
+        self, db: Database, config: Config, flows: Feed[Flow] | None = None, proven: Proving | None = None
+    ) -> None:
         self._db = db
+        self._proven = proven if proven is not None else Proving(db, config)
         self._config = config
         self._feed = flows or Feed(off=FLOWS_OFF)
         self._parts: Parts | None = None
@@ -291,7 +295,9 @@ class Programming:
                 tasks.start("gone sockets", closer.run)
                 tasks.start("gone name server", datapath.gone_server(closer, config.dns).run)
                 tasks.start("drained sockets", datapath.drained_sockets(db).run)
+                await self._proven.start(datapath, tasks)
         finally:
+            self._proven.stop()
             parts, self._parts = self._parts, None
             if parts is not None:
                 parts.interfaces.close()

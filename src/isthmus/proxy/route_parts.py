@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, Final
 
-from isthmus.loadbalancer.references import unresolved
 from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import ProxyRedirect
@@ -26,7 +25,7 @@ from isthmus.model.tables import (
     ROUTES,
     SERVICES,
 )
-from isthmus.proxy.attachment import Entry, match_order
+from isthmus.proxy.attachment import Entry, match_order, unresolved
 from isthmus.proxy.routing import UNRESOLVED, cluster_name, encoded
 from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 

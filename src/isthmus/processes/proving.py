@@ -1,0 +1,225 @@
+"""Proven identities of callers on a node: rows and keys in, entries of the kernel's maps out.
+
+All of it is off unless ``identity.enabled``. Then entries of an earlier process that had it on are removed, so that
+nothing is refused by a policy that nobody follows any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from isthmus import kube, logs
+from isthmus.config import Config
+from isthmus.datapath import Datapath
+from isthmus.datapath.identity.target import SHIFT, SHIFT_511, IdentityTarget
+from isthmus.identity import callers, guards
+from isthmus.identity import permits as permitted
+from isthmus.identity.epoch_keys import KeySet
+from isthmus.model import tables
+from isthmus.model.hosts import family
+from isthmus.model.names import ClusterName
+from isthmus.model.signing import Guard, Refusal
+from isthmus.processes.pair_keys import NodeKeys
+from isthmus.running import Tasks
+from isthmus.statedb import AnyTable, Backoff, Database, Derivation, Reconciler, ReconcilerStats, Snapshot
+
+KUBERNETES: Final = ("identities", "export_policies", "export_marks")
+TABLES: Final[tuple[AnyTable, ...]] = (tables.IDENTITIES, tables.EXPORT_POLICIES, tables.EXPORT_MARKS)
+BACKOFF: Final = Backoff(0.2, 10.0)
+"""Of entries that cannot be written: those of a pod whose interface is not there yet."""
+NO_RANGES: Final = (
+    "no port is guarded: the ranges of this cluster's pods are unknown, and their calls would be refused "
+    "(cluster.pod_ranges)"
+)
+SHOWN: Final = 100
+"""Refusals in the status."""
+
+log = logs.get("identity")
+
+
+def sources(config: Config) -> tuple[str, ...]:
+    """Tables that are read from the API server; none unless identities are enabled."""
+    return KUBERNETES if config.identity.enabled else ()
+
+
+def tables_of(config: Config) -> tuple[AnyTable, ...]:
+    """Tables that no derived one brings; none unless identities are enabled."""
+    return TABLES if config.identity.enabled else ()
+
+
+def derived(config: Config) -> list[Derivation]:
+    """Declare the tables of signed calls and guarded ports; none unless identities are enabled."""
+    if not config.identity.enabled:
+        return []
+    cluster = ClusterName(config.cluster.name)
+    return [
+        *callers.derived(cluster, config.node.name),
+        guards.derived(cluster),
+        *permitted.derived(cluster),
+    ]
+
+
+class ProvingStatus(Struct, frozen=True):
+    """State of the maps of signed calls and guarded ports."""
+
+    sources: ReconcilerStats
+    signed_to: ReconcilerStats
+    permits: ReconcilerStats
+    guards: ReconcilerStats
+    refusals: tuple[Refusal, ...]
+    """Refused calls, or those that an audit would have refused; the most recent first."""
+
+
+class Parts(NamedTuple):
+    """What drives the maps."""
+
+    target: IdentityTarget
+    sources: Reconciler[Any, Any]
+    signed_to: Reconciler[Any, Any]
+    permits: Reconciler[Any, Any]
+    guards: Reconciler[Any, Any]
+
+
+class PermitsFirst:
+    """The target of guards, which writes what a policy allows before any port is guarded by it."""
+
+    def __init__(self, db: Database, target: IdentityTarget) -> None:
+        self._db = db
+        self._target = target
+
+    async def update(self, rows: Sequence[Guard]) -> Mapping[Any, str]:
+        """Write the permits of the rows' policies, then the rows."""
+        snapshot = self._db.snapshot()
+        policies = dict.fromkeys(row.policy for row in rows)
+        await self._target.permits.update(
+            [each for name in policies for each in snapshot.by(tables.PERMITS, "policy", name)]
+        )
+        return await self._target.guards.update(rows)
+
+    async def delete(self, rows: Sequence[Guard]) -> Mapping[Any, str]:
+        """Remove the rows' entries."""
+        return await self._target.guards.delete(rows)
+
+    async def prune(self, rows: Iterable[Guard]) -> str:
+        """Remove the entries of all other rows."""
+        return await self._target.guards.prune(rows)
+
+
+class Proving:
+    """Drives the maps of signed calls and guarded ports from tables and keys, once :meth:`start` was called."""
+
+    def __init__(self, db: Database, config: Config) -> None:
+        self._db = db
+        self._config = config
+        self._keys = NodeKeys(config) if config.identity.enabled else None
+        self._parts: Parts | None = None
+        self._keyed = asyncio.Event()
+        """Set once keys are in the maps."""
+        self._unwritten: dict[str, str] = {}
+        """Reason why keys or ranges are not in the maps, by which of the two."""
+
+    def follow(self, client: kube.Client, tasks: Tasks) -> None:
+        """Follow the Secret of keys, if identities are enabled."""
+        if self._keys is not None:
+            self._keys.follow(client, tasks)
+
+    def stats(self) -> ProvingStatus | None:
+        """State of the maps; ``None`` unless identities are enabled and the datapath is open."""
+        if self._parts is None:
+            return None
+        refused = sorted(self._parts.target.refusals(), key=lambda row: row.age)
+        return ProvingStatus(
+            sources=self._parts.sources.stats(),
+            signed_to=self._parts.signed_to.stats(),
+            permits=self._parts.permits.stats(),
+            guards=self._parts.guards.stats(),
+            refusals=tuple(refused[:SHOWN]),
+        )
+
+    def warnings(self) -> list[str]:
+        """Reasons why calls are not signed or verified as they should be, a sentence each."""
+        if self._keys is None:
+            return []
+        snapshot = self._db.snapshot()
+        unknown = snapshot.count(tables.GUARDS) and not _knows_own_ranges(snapshot)
+        return [*self._keys.problems(), *self._unwritten.values(), *([NO_RANGES] if unknown else ())]
+
+    async def start(self, datapath: Datapath, tasks: Tasks) -> None:
+        """Start the reconcilers; without identities, remove what an earlier process left in the maps."""
+        shift = SHIFT_511 if self._config.clusterset.max_connected_clusters == 511 else SHIFT
+        target = datapath.identity(shift=shift)
+        if self._keys is None:
+            await target.clear()
+            return
+        db = self._db
+        self._parts = parts = Parts(
+            target,
+            *(
+                Reconciler(db, table, writes, backoff=BACKOFF)
+                for table, writes in (
+                    (tables.SOURCES, target.sources),
+                    (tables.SIGNED_TO, target.signed_to),
+                    (tables.PERMITS, target.permits),
+                    (tables.GUARDS, PermitsFirst(db, target)),
+                )
+            ),
+        )
+        tasks.start("keys of signatures", partial(self._keys.run, self._put_keys, partial(peer_ids, db)))
+        tasks.start("sources", parts.sources.run)
+        tasks.start("signed addresses", parts.signed_to.run)
+        tasks.start("permits", parts.permits.run)
+        tasks.start("guards", partial(self._guard, parts))
+        tasks.start("interfaces of sources", target.keep)
+
+    def stop(self) -> None:
+        """Forget the maps, which go on without this process."""
+        self._parts = None
+
+    def _put_keys(self, keys: KeySet) -> None:
+        assert self._parts is not None
+        self._note("keys of signatures are not written", self._parts.target.put_keys(keys.sign, keys.verify))
+        self._keyed.set()
+
+    async def _guard(self, parts: Parts) -> None:
+        """Guard ports once keys are in the maps, and the ranges of the own cluster, whose calls no guard looks at.
+
+        Without ranges, guards would refuse the node's own probes.
+        """
+        await self._keyed.wait()
+        await self._db.until(_knows_own_ranges)
+        async with Tasks() as tasks:
+            with contextlib.closing(self._db.changes(tables.OWN_RANGES)) as changes:
+                self._put_ranges(parts, changes.next()[0])
+                tasks.start("guarded ports", parts.guards.run)
+                while True:
+                    await changes.wait()
+                    self._put_ranges(parts, changes.next()[0])
+
+    def _put_ranges(self, parts: Parts, now: Snapshot) -> None:
+        rows = list(now.all(tables.OWN_RANGES))
+        machines = {f"{each}/{32 if family(each) == 'IPv4' else 128}" for row in rows for each in row.addresses}
+        ranges = {each for row in rows for each in row.ranges} | machines
+        self._note("ranges of the own cluster are not written", parts.target.put_own_ranges(ranges))
+
+    def _note(self, what: str, failures: Sequence[str]) -> None:
+        if failures:
+            self._unwritten[what] = f"{what}: {failures[0]}"
+            log.warning(what, why=failures[0], failures=len(failures))
+        else:
+            self._unwritten.pop(what, None)
+
+
+def _knows_own_ranges(now: Snapshot) -> bool:
+    """True if ranges of the own cluster's pods are known, from its configuration or its nodes."""
+    return now.initialized(tables.OWN_RANGES) and any(row.ranges for row in now.all(tables.OWN_RANGES))
+
+
+def peer_ids(db: Database) -> Mapping[ClusterName, int]:
+    """Ids of the peers whose keys are used: of none that is refused or not trusted, whose rows have no id."""
+    return {row.name: row.id for row in db.snapshot().all(tables.CLUSTERS) if row.id and not row.own}
