@@ -89,6 +89,8 @@ def names(row: Row) -> list[str]:
     names.append((row.get("route") or ("", ""))[1])
     names.append((row.get("drain") or {}).get("target"))
     names += [row.get("policy"), row.get("pod")] if not any(names) else []
+    if not any(names) and "service_account" in row:  # a number of an account
+        names = [str(row["number"]), f"{row['namespace']}/{row['service_account']}"]
     if not any(names) and isinstance(key, Sequence):
         names = [key if isinstance(key, str) else " ".join(map(str, key))]
     return list(dict.fromkeys(name for name in names if name))
@@ -461,6 +463,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("IDENTITIES", lambda row: str(len(row["identities"]))),
     ],
     "excess_policies": [Column("IDENTITIES", _field("identities")), Column("LIMIT", _field("limit"))],
+    "identity_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "export_policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "guards": [
         Column("ADDRESS", _field("address")),
@@ -471,7 +474,6 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "permits": [Column("IDENTITY", _field("identity"))],
     "identities": [
         Column("CLUSTER", _field("cluster")),
-        Column("NUMBER", _field("number")),
         Column("ACCOUNT", lambda row: f"{row['namespace']}/{row['service_account']}"),
         Column("UNUSED-SINCE", _field("unused_since"), wide=True),
     ],
