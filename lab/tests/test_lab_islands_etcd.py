@@ -18,6 +18,7 @@ from typing import Any
 
 import dns.message
 import pytest
+from labs.injected_faults import black_hole, diagnose
 from labs.lab_running import PATIENCE, Running, invoked, lab_name, until
 
 from isthmus.config import GatewaySection
@@ -331,3 +332,14 @@ def echo_codes(islands: Running) -> set[tuple[str, str]]:
     """Faults of echo in c2."""
     [hops] = diagnosed(islands, "demo/echo")["services"].values()
     return {(hop["code"], hop["object"]) for hop in hops if hop["state"] == "fault"}
+
+
+def test_large_packets_that_vanish_before_gateways_are_named(islands: Running) -> None:
+    """Envoy's first packet of a connection is large, and it gives the connect up after a second."""
+    until(lambda: answers(islands), what="c1 answers")
+    with black_hole(islands):
+        until(
+            lambda: ("path", "calls to gateways of c1") in diagnose(islands, "demo/echo").faults,
+            what="the gateways' path is named",
+        )
+    until(lambda: diagnose(islands, "demo/echo").code == 0, what="nothing is named any more")

@@ -101,6 +101,24 @@ def called(lab: Running, *more: str) -> Iterator[dict[str, Any]]:
         found.update(json.loads(output.splitlines()[-1]))
 
 
+def test_a_tcp_route_is_followed_by_the_kernel_until_it_is_deleted(lab: Running) -> None:
+    """Servers see the pod, where Envoy is not on the way."""
+    imported = {"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "echo"}
+    route = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "TCPRoute",
+        "metadata": {"name": "here", "namespace": "demo"},
+        "spec": {"parentRefs": [imported], "rules": [{"backendRefs": [{"name": "echo", "port": 80}]}]},
+    }
+    lab.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(route))
+    until(lambda: answers(lab, count=8).keys() == {("c1", POD)}, what="the route's Service alone answers")
+    conditions = "{.status.parents[0].conditions[*].type} {.status.parents[0].conditions[*].status}"
+    ask = ("get", "tcproute", "here", "-n", "demo", "-o", f"jsonpath={conditions}")
+    until(lambda: lab.kubectl(*ask) == "Accepted ResolvedRefs True True", what="its status")
+    lab.kubectl("delete", "tcproute", "here", "-n", "demo")
+    until(lambda: answers(lab, count=8).keys() == {("c1", POD), ("c2", POD)}, what="both clusters answer again")
+
+
 def test_calls_are_split_by_path_while_the_route_is_there_and_go_by_the_kernel_afterwards(lab: Running) -> None:
     assert lab.envoys() == [], "a node without routes runs no Envoy"
     lab.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(ROUTE))

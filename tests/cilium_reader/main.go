@@ -47,6 +47,8 @@ func read(l line) (any, error) {
 	case "serviceexports":
 		k := mcsapi.KeyCreator(mcsapi.ClusterNameValidator(l.Cluster), mcsapi.NamespacedNameValidator())()
 		return k, k.Unmarshal(l.Key, []byte(l.Value))
+	case "identities":
+		return readIdentity(l)
 	}
 	var c cmtypes.CiliumClusterConfig
 	if err := json.Unmarshal([]byte(l.Value), &c); err != nil {

@@ -10,8 +10,9 @@ import pytest
 from machine import programs
 from msgspec import structs
 
-from isthmus.clusterset.records import endpoints, exports, identity
+from isthmus.clusterset.records import endpoints, exports, identities, identity
 from isthmus.config import ClusterSection
+from isthmus.model.identities import Identity, numbers
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, Export, Port
 
@@ -110,3 +111,26 @@ def test_it_accepts_our_configuration_and_sees_all_of_it() -> None:
 def test_it_refuses_records_of_another_cluster_as_we_do(kind: str, fields: dict[str, Any]) -> None:
     value, key = (service(), DERIVED) if kind == "services" else (exports.encode(export()), NAME)
     assert not read(kind, value, **{"key": key} | fields)["ok"]
+
+
+def front() -> bytes:
+    number = numbers(2, 255)[0]
+    return identities.encode(Identity(cluster=C2, number=number, namespace="demo", service_account="front"))
+
+
+@pytest.mark.parametrize("number", [numbers(2, 255)[0], numbers(2, 255)[-1]])
+def test_it_reads_our_identities_and_would_write_them_as_we_do(number: int) -> None:
+    found = read("identities", front(), key=str(number))
+    assert found["ok"], found
+    assert found["seen"]["key"] == front().decode()
+    assert found["seen"]["labels"] == {
+        "k8s:io.cilium.k8s.policy.cluster": "c2",
+        "k8s:io.cilium.k8s.policy.serviceaccount": "front",
+        "k8s:io.kubernetes.pod.namespace": "demo",
+    }
+    assert identities.decode(found["seen"]["key"].encode(), cluster=C2, cluster_id=2, number=str(number), most=255)
+
+
+@pytest.mark.parametrize("fields", [{"cluster": "c3"}, {"number": 3}, {"key": "65792"}, {"key": "x"}])
+def test_it_refuses_identities_of_another_cluster_as_we_do(fields: dict[str, Any]) -> None:
+    assert not read("identities", front(), **{"key": str(numbers(2, 255)[0])} | fields)["ok"]

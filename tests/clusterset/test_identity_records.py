@@ -86,6 +86,7 @@ def test_a_number_outside_its_clusters_range_is_refused(number: str, cluster_id:
     "value",
     [
         LABELS.replace("=c2", "=c3"),
+        LABELS.replace("k8s:io.cilium.k8s.policy.cluster=c2;", ""),
         LABELS + "k8s:io.kubernetes.pod.namespace=kube-system;",
         LABELS.replace("=demo", "="),
         LABELS.replace("=demo", "=Demo"),

@@ -256,7 +256,7 @@ def test_a_backend_of_two_with_one_target_leaves_the_other_the_target_as_it_goes
     first, second = state.backend(target), state.backend(target)
     state.hold([first.id])
     state.release([first.id])
-    assert (state.by_target[target], [*state.backends]) == (second, [second.id])
+    assert (state.by_target[target], [*state.backends]) == (second, [codecs.REFUSING, second.id])
 
 
 def test_numbers_are_not_given_out_again_before_all_others() -> None:

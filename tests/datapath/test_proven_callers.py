@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
-from datapath_worlds.bpf_world import Caller, World, done, group, needs_multipath, plan, programmed
+from datapath_worlds.bpf_world import Caller, Load, World, done, group, needs_multipath, plan, programmed
 from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6
 from datapath_worlds.signed_syn import FIN, PLAIN, PSH, RST, SYN, URG, option, packet, segment
-from labs.lab_running import until
+from labs.lab_running import PATIENCE, until
 from machine.namespaces import put, switch_on
 
 from isthmus.datapath import Datapath, view
@@ -347,6 +347,21 @@ def test_a_syn_from_elsewhere_does_not_reach_the_pod(
     assert refused(guarded) == {(POLICY, identity, reason)}
 
 
+@pytest.fixture(scope="module")
+def far(node: World) -> Load:
+    """Callers on a machine 2 ms away, whose SYNs nobody signs."""
+    node.slow_servers(0.002, "10.8.3.1:9", "[fd00:8:3::1]:9")
+    return node.load_from(node.cgroup / "far", namespace=f"{node.name}-c")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_connect_of_a_caller_elsewhere_ends_by_the_answer_to_its_first_syn(
+    guarded: IdentityTarget, far: Load, family: Family
+) -> None:
+    assert far.run(family.called, port=PORT, calls=20, at_once=1, timeout=PATIENCE).ended == {family.refusal: 20}
+    assert {(row.reason, row.count) for row in guarded.refusals()} == {("unsigned", 20)}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_signed_syn_from_elsewhere_reaches_the_pod(
     guarded: IdentityTarget, wire: Wire, pods: dict[str, str], family: Family
@@ -404,7 +419,9 @@ def test_the_interface_of_a_pod_is_found_by_its_address(
     def look() -> bool:
         found = within(node.server, lambda: pod_interfaces(linked.maps, node.cgroup))
         wanted = {"client": node.interface("eth0"), "other": node.interface("p2")}
-        return all(found.get(each) == wanted[name] for name in CALLERS for each in CALLERS[name])
+        return all(found.get(each) == wanted[name] for name in callers for each in CALLERS[name])
 
-    assert callers
     until(look, what="callers are in their namespaces")
+    target, row = linked.identity(), Source("demo/client", CALLERS["client"], IDENTITY)
+    assert within(node.server, lambda: done(target.sources.update([row]))) == {}
+    assert {each["interface"] for each in view.rows(linked.maps, "sources")} == {node.interface("eth0")}

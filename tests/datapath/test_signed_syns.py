@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.identity import IdentityTarget
+from isthmus.datapath.identity.target import SHIFT_511
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
@@ -402,6 +403,18 @@ def test_a_rotation_of_keys_loses_no_call(
             assert signing.put_keys({OWN: (other % 256, keys[other % 256])}, verify) == []
             _, sent = leave(syn(CALLER, CALLED))
             assert enter(sent) == (PASS, sent)
+
+
+def test_in_a_clusterset_of_511_the_clusters_id_has_nine_bits(datapath: Datapath, enter: TestRun) -> None:
+    target = IdentityTarget(datapath.maps, lambda: {CALLED: INTERFACE}, shift=SHIFT_511)
+    identity = 300 << SHIFT_511 | 0x1234
+    done(target.permits.update([Permit(POLICY, identity)]))
+    done(target.guards.update([GUARD]))
+    target.put_keys({}, {(300, NUMBER): KEY})
+    sent = signed(CALLER, CALLED, identity=identity)
+    assert enter(sent) == (PASS, sent)
+    enter(signed(CALLER, CALLED, identity=301 << SHIFT_511 | 0x1234))
+    assert refused(target) == {(POLICY, 301 << SHIFT_511, "unknown-key"): 1}
 
 
 @pytest.mark.parametrize(

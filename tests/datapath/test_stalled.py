@@ -23,6 +23,7 @@ from isthmus.model.balancing import Backend, BackendKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.stalls import Stall
+from isthmus.netlink.sock_diag import Progress
 from isthmus.statedb import Database
 
 pytestmark = [pytest.mark.bpf, pytest.mark.needs("nft")]
@@ -42,9 +43,9 @@ class Pods:
         (servers / "cgroup.procs").write_text(str(path.process.pid))
 
     @contextmanager
-    def call(self, *pairs: str) -> Iterator[tuple[IO[str], IO[str]]]:
+    def call(self, *pairs: str, how: str = "call") -> Iterator[tuple[IO[str], IO[str]]]:
         """Calls of these sizes on one connection; its input, and its output with a line for each answer."""
-        command = ["ip", "netns", "exec", self.path.caller, sys.executable, str(PROGRAM), "call", SERVER, *pairs]
+        command = ["ip", "netns", "exec", self.path.caller, sys.executable, str(PROGRAM), how, SERVER, *pairs]
         procs = self.callers / "cgroup.procs"
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -109,6 +110,23 @@ def test_a_first_call_that_is_large_is_listed_by_its_size(pods: Pods) -> None:
     with pods.call("1500,100"):
         until(lambda: bool(pods.stalls()))
         assert [stall.by_size for stall in pods.stalls()] == [True]
+
+
+def test_calls_that_are_given_up_after_a_second_are_listed(pods: Pods) -> None:
+    """Each times out twice within that second, as a connect of Envoy whose TLS hello is large."""
+    pods.path.narrow(pods.path.server, silent=True)
+    with pods.call("1470,100", how="try"):
+        until(lambda: any(stall.by_size for stall in pods.stalls()))
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "later", "stalls"), [(1, True, False), (2, True, True), (2, False, False), (3, False, True)]
+)
+def test_less_time_is_needed_where_a_small_segment_arrived_behind_the_lost_one(
+    timeouts: int, later: bool, stalls: bool
+) -> None:
+    progress = Progress(1448, 1476, later, 0.0, 0.5, timeouts, 1500)
+    assert stalled.is_stalled(progress) is stalls
 
 
 def test_an_answer_whose_large_segments_vanish_is_listed_where_it_is_sent(pods: Pods) -> None:

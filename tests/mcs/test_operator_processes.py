@@ -22,7 +22,7 @@ from isthmus.etcd import Session
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.about import CLUSTER_PROPERTY
 from isthmus.kube.objects.coordination import LEASE
-from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.kube.objects.core import NAMESPACE, POD, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.gateway import HTTP_ROUTE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
@@ -50,6 +50,7 @@ class Happened(Wire, frozen=True):
     reason: str
 
 
+ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount", Definition)
 HAPPENED = Kind("", "v1", "events", "Event", Happened)
 
 
@@ -180,6 +181,39 @@ async def test_it_says_how_it_is_to_machines(client: kube.Client, namespace: str
     await _imported(client, namespace, "echo")
     info = f'isthmus_operator_mcsapi_serviceimport_info{{namespace="{namespace}",serviceimport="echo"}} 1.0'
     await until(lambda: asyncio.to_thread(lambda: info in one.asked("metrics")[1]))
+
+
+@pytest.mark.slow
+async def test_numbers_of_accounts_are_published_and_read_by_another_clusters_agent(
+    client: kube.Client, namespace: str, operators: Replicas, own_etcd: EtcdServer
+) -> None:
+    body: dict[str, Any] = yaml.safe_load((CRDS / "calleridentities.yaml").read_text())
+    await client.apply(CRD, "", body["metadata"]["name"], body, field_manager="test")
+    await client.apply(ACCOUNT, namespace, "front", {"metadata": {"name": "front"}}, field_manager="test")
+    spec: dict[str, Any] = {"serviceAccountName": "front", "containers": [{"name": "app", "image": "app"}]}
+    spec["automountServiceAccountToken"] = False
+    await client.create(POD, namespace, {"metadata": {"name": "web"}, "spec": spec})
+    one = operators.start(identities=True)
+    await leading(one)
+    await ready(one)
+
+    async def record() -> str:
+        async with Session([own_etcd.endpoint]) as etcd:
+            found = (await etcd.list("cilium/state/identities/v1/id/")).kvs
+        return next((kv.key.rpartition("/")[2] for kv in found if f"={namespace};".encode() in kv.value), "")
+
+    await until(record)
+    number = await record()
+    assert int(number) >> 16 == 1
+    (operators.peers / "c1").write_text(f"endpoints: ['{own_etcd.endpoint}']\n")
+    agent = operators.start(process="agent", cluster=ClusterSection(name="c2", id=2), identities=True)
+
+    def read() -> list[tuple[str, str]]:
+        rows = [row for row in agent.rows("identities") if str(row["number"]) == number]
+        return [(row["cluster"], f"{row['namespace']}/{row['service_account']}") for row in rows]
+
+    # beside it the agent has the numbers of its own API server, here the same one, as c2's
+    await until(lambda: asyncio.to_thread(lambda: ("c1", f"{namespace}/front") in read()))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 from meshes.route_world import RouteWorld, grant, route
 from msgspec.structs import replace
 
+from isthmus.loadbalancer.references import unresolved
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Port, Service
 from isthmus.model.tables import GRANTS, PROXY_LISTENERS, ROUTE_PARTS, SERVICES, XDS
@@ -18,7 +19,6 @@ from isthmus.proxy.attachment import (
     by_callers,
     entries,
     matching,
-    unresolved,
 )
 from isthmus.proxy.ports import Range, assign_ports
 from isthmus.sources.routes import MAX_BYTES, MAX_SIZE

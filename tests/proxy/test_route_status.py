@@ -426,9 +426,8 @@ def test_the_rights_for_routes_are_those_that_are_used(process: str) -> None:
         for verb in rule["verbs"]
         if rule["apiGroups"] == [HTTP_ROUTE.group]
     }
-    read = [
-        feed for feeds in kubernetes.feeds(cluster=C1).values() for feed in feeds if feed.kind.group == HTTP_ROUTE.group
-    ]
+    feeds = kubernetes.feeds(cluster=C1)
+    read = [*feeds[tables.ROUTES.name], *feeds[tables.GRANTS.name]]
     used = {(feed.kind.resource, verb) for feed in read for verb in ("list", "watch")}
     written = [ownership.kind.resource for ownership in route_objects.KINDS.values()] if process == "operator" else []
     used |= {each for resource in written for each in ((resource, "get"), (f"{resource}/status", "patch"))}

@@ -30,6 +30,7 @@ from isthmus import config
 from isthmus.admin.query import Socket
 from isthmus.cli import COMMANDS
 from isthmus.clusterset.keeping import hosts
+from isthmus.desired import MANAGED_BY
 
 pytestmark = pytest.mark.kube
 
@@ -76,6 +77,25 @@ DRAIN = {
     "kind": "Drain",
     "metadata": {"name": "node-none", "namespace": SYSTEM},
     "spec": {"targetRef": {"kind": "Node", "name": "none"}},
+}
+NUMBER = str((2 << 16) + 300)
+"""Of cluster 2."""
+UNUSED = {
+    "apiVersion": "isthmus.io/v1alpha1",
+    "kind": "CallerIdentity",
+    "metadata": {"name": NUMBER, "annotations": {MANAGED_BY: "isthmus"}},
+    "spec": {"namespace": "demo", "serviceAccount": "gone"},
+}
+LONG_AGO = {"status": {"unusedSince": "2026-01-01T00:00:00Z"}}
+CALLER = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "caller", "namespace": "demo"},
+    "spec": {
+        "serviceAccountName": "caller",
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "caller", "image": "none"}],
+    },
 }
 EVENTS = {("", "events", verb) for verb in ("get", "create", "patch")}
 """Rights of the agent that it needs when calls fail: it has no datapath here."""
@@ -362,6 +382,10 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
     until(lambda: is_drained(c2), what="the drain's status")
     c2.kubectl("-n", SYSTEM, "delete", "drain", "node-none")
 
+    c2.kubectl("-n", "demo", "create", "serviceaccount", "caller")
+    c2.kubectl("apply", "-f", "-", stdin=json.dumps(CALLER))
+    until(lambda: c2.get("calleridentities")["items"], what="the number of the pod's account")
+
     edited_while_nobody_leads(c2)
 
     headless = {**SERVICE, "spec": {**SERVICE["spec"], "clusterIP": "None"}}
@@ -395,7 +419,17 @@ def edited_while_nobody_leads(cluster: Cluster) -> None:
         port = cluster.get("-n", "demo", kind, "echo" if kind == "svcim" else name)["spec"]["ports"][0]
         patch = json.dumps({"spec": {"ports": [{**port, "port": 81}]}})
         cluster.kubectl("-n", "demo", "patch", kind, "echo" if kind == "svcim" else name, "--type=merge", "-p", patch)
+    cluster.kubectl("-n", "demo", "delete", "pod", "caller", "--grace-period=0", "--force")
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(UNUSED))
+    status = json.dumps(LONG_AGO)
+    cluster.kubectl("patch", "calleridentity", NUMBER, "--subresource=status", "--type=merge", "-p", status)
     cluster.operator()
+    until(lambda: not cluster.get("calleridentity", NUMBER), seconds=120, what="the number of no pod deleted")
+    [number] = cluster.get("calleridentities")["items"]
+    until(
+        lambda: cluster.get("calleridentity", number["metadata"]["name"]).get("status", {}).get("unusedSince"),
+        what="the number unused whose pod has gone",
+    )
     for kind, each in (("svcim", "echo"), ("service", name)):
         until(
             lambda: cluster.get("-n", "demo", kind, each)["spec"]["ports"][0]["port"] == 80,  # noqa: B023
@@ -411,7 +445,7 @@ def test_an_agent_has_the_rights_it_uses_and_no_other_and_the_name_server_needs_
     exported(c1)
     [address] = until(lambda: with_address(c2), what="the import in c2")["spec"]["ips"]
     monitor, listen = free_ports(2)
-    settings = ["datapath.cgroup=", "node.name=n1", f"monitor.listen=127.0.0.1:{monitor}"]
+    settings = ["datapath.cgroup=", "node.name=n1", f"monitor.listen=127.0.0.1:{monitor}", "identity.enabled=true"]
     c2.run("agent", *settings, f"clusterset.state={c2.folder / 'state'}", account="isthmus-agent")
     until(lambda: answers(monitor, "/readyz"), what="an agent that is ready")
     agent = f"dns.agent={c2.folder / 'agent.sock'}"

@@ -214,7 +214,7 @@ def _affinity(row: Row) -> str:
 
 
 def _cluster_of(target: Row) -> str:
-    return target["cluster"] or "local"
+    return (target["cluster"] or "local") if target["address"] else "refused"
 
 
 def _targets(row: Row) -> str:
@@ -231,7 +231,8 @@ def _targets(row: Row) -> str:
 
 def _addresses(row: Row) -> str:
     targets = [target for group in row["groups"] for target in group["targets"]]
-    return _some([f"{joined(t['address'], t['port'])}@{_cluster_of(t)}" for t in targets], shown=10)
+    addresses = [f"{joined(t['address'], t['port'])}@" if t["address"] else "" for t in targets]
+    return _some([f"{address}{_cluster_of(t)}" for address, t in zip(addresses, targets, strict=True)], shown=10)
 
 
 CONDITIONS: Final = ("ready", "terminating", "not ready", "gone")
@@ -527,6 +528,17 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("MATCHES", lambda row: str(len(row["matches"]))),
         Column("PROBLEM", _sentence("problem")),
     ],
+    "l4_routes": [
+        Column("KIND", _field("kind")),
+        Column("PARENTS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["parents"]])),
+        Column("BACKENDS", lambda row: _some([f"{each['to']['name']}={each['weight']}" for each in row["backends"]])),
+        Column("INVALID", _sentence("invalid")),
+    ],
+    "routed_ports": [
+        Column("PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']} {row['key']['family']}"),
+        Column("OWNER", _field("owner")),
+        Column("TARGETS", _targets),
+    ],
     "grants": [
         Column("FROM", lambda row: _some([" ".join(each) for each in row["sources"]])),
         Column("TO", lambda row: _some([" ".join(each).strip() for each in row["targets"]])),
@@ -588,6 +600,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "l4_route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "namespaces": [
         Column("STATUS", lambda row: "Terminating" if row["terminating"] else "Active"),
         Column("ANNOTATIONS", lambda row: ",".join(f"{k}={v}" for k, v in row["annotations"]), wide=True),

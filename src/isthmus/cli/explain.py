@@ -140,6 +140,8 @@ def _print(
                 error = failing.get((target.address, target.port, target.protocol, target.cluster))
                 passed_over = f" ({error})" if error else ""
                 where = f"{target.cluster} {joined(target.address, target.port)}"
+                if not target.address:
+                    where = "refused: a backend of the route cannot be used or has no endpoint"
                 output.line(f"    → {tier}{where}{through}{passed_over}{_as_of(target, late)}")
         if not any(group.targets for group in plan.groups):
             output.line(f"    → nobody: calls are refused at once: {path.unanswered}")

@@ -73,7 +73,7 @@ class Datapath:
         self._moves = section.rescue == "auto"
         self.maps = maps
         self.state = state
-        self.restored = bool(state.plans or state.frontends or state.backends)
+        self.restored = bool(state.plans or state.frontends or state.sizes()["backends"])
         """True if an earlier process left entries, which sources that are not initialized yet may still need."""
         self._grace = section.grace
         self._repaired = ""

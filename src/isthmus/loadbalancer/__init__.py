@@ -11,6 +11,10 @@ rows arrive; the caches of backends.py save work and change no result.
     frontends.py  valid claims, and precedence between them
     redirects.py  overrides of a service on this node
     port_redirects.py  precedence between redirects, for each port
+    l4_routes.py  TCPRoutes and UDPRoutes: the ports that they have, and the groups of their backends
+    references.py references of routes to their backends
+    l4_route_objects.py  status of each TCPRoute and UDPRoute
+    route_conditions.py  conditions that routes of all kinds have
     own_ranges.py addresses of the own cluster
     backends.py   endpoints of all clusters and sources joined
     islands.py    backends that represent the endpoints of islands
@@ -37,7 +41,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.loadbalancer import checks, gateways, own_ranges, port_redirects, redirects, refusals, units
+from isthmus.loadbalancer import checks, gateways, l4_routes, own_ranges, port_redirects, redirects, refusals, units
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import LARGE
 from isthmus.loadbalancer.selection import Place, Reasons
@@ -67,6 +71,7 @@ def derived(
     return [
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
+        l4_routes.derived(cluster, node),
         port_redirects.derived(),
         own_ranges.derived(cluster),
         gateways.derived(),

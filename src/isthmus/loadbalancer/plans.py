@@ -32,7 +32,7 @@ from isthmus.loadbalancer.tiers import (
     positions,
     together,
 )
-from isthmus.model.balancing import Backend, Frontend, FrontendKey, Group, Plan, PlanKey
+from isthmus.model.balancing import REFUSAL, Backend, Frontend, FrontendKey, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
@@ -87,6 +87,22 @@ def plan(
             skip=redirect.skip,
             import_of=service.import_of,
         )
+    affinity, timeout = service.affinity, service.affinity_timeout
+    if policy is not None and policy.affinity is not None:
+        affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
+    if redirect is not None and redirect.groups:
+        return Plan(
+            key=key,
+            frontends=frontend_keys,
+            groups=_routed(redirect.groups, awaited=bool(awaited)),
+            affinity=affinity,
+            affinity_timeout=timeout,
+            ejection=policy.ejection if policy else None,
+            awaited=tuple(sorted(awaited)),
+            redirected_by=redirect.owner,
+            import_of=service.import_of,
+            consumers=redirect.consumers,
+        )
     plan_groups: tuple[Group, ...]
     candidates = tuple(backends)
     if (
@@ -111,9 +127,6 @@ def plan(
         )
     if redirect is not None and redirect.targets:
         return _through(redirect, key, frontend_keys, plan_groups, service=service)
-    affinity, timeout = service.affinity, service.affinity_timeout
-    if policy is not None and policy.affinity is not None:
-        affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
     consistent = policy.consistent if policy else None
     return Plan(  # positional: it takes a tenth of the time
         key,
@@ -128,6 +141,16 @@ def plan(
         consumers=redirect.consumers if redirect is not None else (),
         consumers_only=redirect is not None and not all(each.managed for each in frontends),
     )
+
+
+def _routed(groups: Sequence[Group], *, awaited: bool) -> tuple[Group, ...]:
+    """Return the groups of a TCPRoute or UDPRoute, of which those without a target refuse their calls.
+
+    While peers are awaited, which may have these targets, the other groups get the calls.
+    """
+    if awaited:
+        return tuple(group for group in groups if group.targets)
+    return tuple(group if group.targets else replace(group, targets=(REFUSAL,)) for group in groups)
 
 
 def _through(

@@ -1,9 +1,10 @@
 """Chooses the redirect in effect, as rows: at most one for each port of a service in each family.
 
 Precedence for each port: local redirects before proxies (a policy that keeps calls on the node applies whatever proxy
-is configured), then the older, then the owner's name. An owner's rule for one port precedes its rule for all ports. A
-redirect without a target of the port, protocol and family has no effect: without a ready pod there is no redirect. When
-the winner is deleted the next one takes effect, and at last the service's own backends.
+is configured), and proxies before TCPRoutes and UDPRoutes, which the kernel follows; then the older, then the owner's
+name. An owner's rule for one port precedes its rule for all ports. A redirect without a target of the port, protocol
+and family has no effect: without a ready pod there is no redirect. When the winner is deleted the next one takes
+effect, and at last the service's own backends.
 
 A redirect for callers of one namespace applies to them instead of the redirect for all callers, unless that one is a
 local redirect.
@@ -18,10 +19,11 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, best
 from isthmus.model.balancing import Consumer, PlanKey, Target
+from isthmus.model.l4_routes import RoutedPort
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import PortRedirect, Redirect, RedirectedPort, Rule
 from isthmus.model.services import Family, Port, Protocol
-from isthmus.model.tables import IMPORTS, PORT_REDIRECTS, REDIRECTS, SERVICES
+from isthmus.model.tables import IMPORTS, PORT_REDIRECTS, REDIRECTS, ROUTED_PORTS, SERVICES
 from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, per_row, unit_of
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
@@ -32,7 +34,12 @@ def derived() -> DerivedTogether:
     return DerivedTogether(
         PORT_REDIRECTS,
         renew=renew,
-        reads={REDIRECTS: per_row(unit_of("service")), SERVICES: by_services, IMPORTS: by_imports},
+        reads={
+            REDIRECTS: per_row(unit_of("service")),
+            ROUTED_PORTS: per_row(unit_of("key.service")),
+            SERVICES: by_services,
+            IMPORTS: by_imports,
+        },
     )
 
 
@@ -48,11 +55,13 @@ def compute(reader: Reader, service: ServiceName) -> Iterator[PortRedirect]:
     """Yield the redirect of each redirected port of a service, in each family."""
     rows = sorted(reader.by(REDIRECTS, "service", service), key=order)
     ruled = [Ruled(row, _by_port(row)) for row in rows]
-    for port in _ports(reader, service, rows) if rows else ():
+    routed = {row.key: row for row in reader.by(ROUTED_PORTS, "service", service)}
+    for port in _ports(reader, service, rows) if rows or routed else ():
         for family in FAMILIES:
             for original in (False, True):
                 key = RedirectedPort(service, port.port, port.protocol, family, original)
-                if (redirect := override(ruled, key, port_name=port.name)) is not None:
+                of_route = routed.get(replace(key, original=False)) if routed else None
+                if (redirect := override(ruled, key, port_name=port.name, of_route=of_route)) is not None:
                     yield redirect
 
 
@@ -70,8 +79,13 @@ def _by_port(row: Redirect) -> dict[tuple[int, Protocol], Sequence[Rule]]:
     return {**by_port}
 
 
-def override(redirects: Iterable[Ruled], key: RedirectedPort, *, port_name: str) -> PortRedirect | None:
-    """Return the first redirect, in order of precedence, with a target for these calls, and redirects of consumers."""
+def override(
+    redirects: Iterable[Ruled], key: RedirectedPort, *, port_name: str, of_route: RoutedPort | None = None
+) -> PortRedirect | None:
+    """Return the first redirect, in order of precedence, with a target for these calls, and redirects of consumers.
+
+    ``of_route`` is what the port's TCPRoute or UDPRoute makes of it.
+    """
     consumers: dict[str, tuple[Redirect, Target]] = {}
     unrestricted: PortRedirect | None = None
     for redirect in redirects:
@@ -83,6 +97,8 @@ def override(redirects: Iterable[Ruled], key: RedirectedPort, *, port_name: str)
                 consumers.setdefault(row.callers, (row, targets[0]))
             else:
                 unrestricted = PortRedirect(key=key, owner=row.owner, kind=row.kind, targets=targets, skip=row.skip)
+    if unrestricted is None and of_route is not None:
+        unrestricted = PortRedirect(key=key, owner=of_route.owner, kind="route", targets=(), groups=of_route.groups)
     if not consumers or (unrestricted is not None and unrestricted.kind == "local"):
         return unrestricted
     targets_by_namespace = tuple(Consumer(name, target) for name, (_, target) in sorted(consumers.items()))

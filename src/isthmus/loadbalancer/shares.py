@@ -34,7 +34,10 @@ class TierShare(Struct, frozen=True):
 
 
 def by_cluster(plan: Plan) -> dict[ClusterName, float]:
-    """Return each cluster's share of the calls, 0 to 1, without clusters that get none."""
+    """Return each cluster's share of the calls, 0 to 1, without clusters that get none.
+
+    The empty name has the share of calls that a route refuses.
+    """
     active = [group for group in plan.groups if group.tier == 0 and group.targets]
     total = sum(group.weight for group in active)
     parts: dict[ClusterName, float] = {}
@@ -47,7 +50,7 @@ def by_cluster(plan: Plan) -> dict[ClusterName, float]:
 def text(parts: Mapping[ClusterName, float]) -> str:
     """Format shares as ``c1 90%, c2 10%``, largest first, or ``none``."""
     ranked = sorted(parts.items(), key=lambda each: (-each[1], each[0]))
-    shown = [f"{name} {100 * part:.3g}%" for name, part in ranked[:SHOWN]]
+    shown = [f"{name or 'refused'} {100 * part:.3g}%" for name, part in ranked[:SHOWN]]
     more = len(ranked) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "") if shown else "none"
 

@@ -141,6 +141,37 @@ def in_sequence(steps: Iterable[tuple[Group, ...]]) -> tuple[Group, ...]:
     return _fewer(weighted, joined[len(weighted) :])
 
 
+def weighted(parts: Sequence[tuple[int, Sequence[Group]]]) -> tuple[Group, ...]:
+    """Spread calls over several plans by weight: each part's groups of tier 0 share its weight by their own weights.
+
+    Fallbacks stay in their tiers. If the groups are too many, those of each part and tier are joined, so that the parts
+    keep their weights.
+    """
+    if sum(len(groups) for _, groups in parts) > MAX_GROUPS:
+        parts = [(weight, _one_of_each_tier(groups)) for weight, groups in parts]
+    by_tier: dict[int, list[tuple[Fraction, Group]]] = {}
+    for weight, groups in parts:
+        totals: dict[int, int] = {}
+        for group in groups:
+            totals[group.tier] = totals.get(group.tier, 0) + group.weight
+        for group in groups:
+            by_tier.setdefault(group.tier, []).append((Fraction(weight * group.weight, totals[group.tier]), group))
+    by_order = [
+        replace(group, weight=integer)
+        for _, members in sorted(by_tier.items())
+        for integer, (_, group) in zip(_integers([part for part, _ in members]), members, strict=True)
+    ]
+    first = [group for group in by_order if group.tier == 0]
+    return _fewer(first, by_order[len(first) :])
+
+
+def _one_of_each_tier(groups: Sequence[Group]) -> list[Group]:
+    return [
+        _joined([group for group in groups if group.tier == tier], 1)[0]
+        for tier in sorted({group.tier for group in groups})
+    ]
+
+
 def shares(usable: Sequence[int], minimums: Sequence[int], max_left: Sequence[int] | None = None) -> list[Fraction]:
     """Return each tier's part of all calls; all 0 if nothing is usable. ``max_left``: each tier's percentage left."""
     remaining, parts = Fraction(1), []

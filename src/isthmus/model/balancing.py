@@ -243,6 +243,10 @@ class Target(Struct, frozen=True, gc=False, order=True):
     proxy: bool = False
 
 
+REFUSAL: Final = Target("", 0, "TCP", ClusterName(""))
+"""The target of calls that are refused: the part of a route's backend that cannot be used. Of every protocol."""
+
+
 if TYPE_CHECKING:
     Targets = Sequence[Target]
 else:  # the type for readers of JSON

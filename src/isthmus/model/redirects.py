@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from isthmus.model.balancing import Consumer, Target
+from isthmus.model.balancing import Consumer, Group, Target
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Family, Labels, Port, Protocol
 
@@ -116,13 +116,15 @@ class PortRedirect(Struct, frozen=True, gc=False, kw_only=True):
 
     key: RedirectedPort
     owner: str
-    kind: Literal["local", "proxy"]
+    kind: Literal["local", "proxy", "route"]
     targets: tuple[Target, ...]
-    """Targets of all callers; empty if only calls of consumers are redirected."""
+    """Targets of all callers; empty if only calls of consumers are redirected, and of a route."""
     skip: tuple[str, ...] = ()
     """Addresses of the pods whose own calls are not redirected."""
     consumers: tuple[Consumer, ...] = ()
     """Sorted by namespace, each with one target."""
+    groups: tuple[Group, ...] = ()
+    """Groups of a TCPRoute or UDPRoute, as in :class:`.l4_routes.RoutedPort`."""
 
 
 class Redirect(Struct, frozen=True, gc=False, kw_only=True):

@@ -23,6 +23,7 @@ from isthmus.model.drains import Draining, DrainRequest
 from isthmus.model.export_policies import AllowedCallers, ExcessPolicy, ExportPolicy
 from isthmus.model.identities import Identity
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
+from isthmus.model.l4_routes import L4Route, L4RouteKey, RoutedPort
 from isthmus.model.links import Link
 from isthmus.model.mcs import (
     Merged,
@@ -284,6 +285,23 @@ ROUTES: Final = Table[tuple[RouteKind, ServiceName], Route](
 )
 """HTTPRoutes and GRPCRoutes."""
 
+L4_ROUTES: Final = Table[L4RouteKey, L4Route](
+    "l4_routes",
+    L4Route,
+    key=attrgetter("kind", "name"),
+    indexes={
+        "parent": lambda row: {parent.service for parent in row.parents},
+        "target": lambda row: row.targets(),
+        "namespace": Attribute("namespace"),
+    },
+)
+"""TCPRoutes and UDPRoutes."""
+
+ROUTED_PORTS: Final = Table[RedirectedPort, RoutedPort](
+    "routed_ports", RoutedPort, key=attrgetter("key"), indexes={"service": Attribute("key.service")}
+)
+"""Ports whose calls follow a TCPRoute or UDPRoute."""
+
 GRANTS: Final = Table[ServiceName, Grant](
     "grants", Grant, key=attrgetter("name"), indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
 )
@@ -437,6 +455,15 @@ ROUTE_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
 
 ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
     "route_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
+
+L4_ROUTE_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "l4_route_objects", Object, key=attrgetter("kind", "name"), indexes={"service": Attribute("service")}
+)
+"""Desired status of TCPRoutes and UDPRoutes; ``service`` is the route's own name."""
+
+L4_ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "l4_route_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
 )
 
 ROUTE_REFUSALS: Final = Table[str, NodeRefusals](

@@ -97,6 +97,8 @@ class Progress(NamedTuple):
     """Mean bytes of data in an acknowledged segment; 0 if there is none."""
     silence: float
     """Seconds since the last acknowledgment."""
+    timeouts: int
+    """Number of times in a row that the first unacknowledged segment timed out."""
     path_mtu: int
 
 
@@ -151,18 +153,18 @@ def tcp_round_trips(port: int) -> dict[str, float]:
     return latest
 
 
-def retransmitting(least: int) -> Iterator[tuple[Socket, Progress]]:
-    """Established TCP connections whose first unacknowledged segment timed out ``least`` times in a row, or more."""
+def retransmitting() -> Iterator[tuple[Socket, Progress]]:
+    """Established TCP connections whose first unacknowledged segment timed out."""
     for message in _messages(socket.IPPROTO_TCP, 1 << ESTABLISHED, info=INFO):
         timer, timeouts = TIMER.unpack_from(message)
-        if timer == RETRANSMIT and timeouts >= least:
+        if timer == RETRANSMIT and timeouts:
             sock = _socket(socket.IPPROTO_TCP, message)
             info = wire.nested(sock.attributes, INFO)
             if len(info) >= PROGRESS.size:
-                yield sock, _progress(info)
+                yield sock, _progress(info, timeouts)
 
 
-def _progress(info: bytes) -> Progress:
+def _progress(info: bytes, timeouts: int) -> Progress:
     """Read a struct tcp_info. The byte of the SYN, which only the client's end counts, is no data."""
     mss, unacked, sacked, last_ack, path_mtu, acked, segments, sent, resent = PROGRESS.unpack_from(info)
     repeated = int.from_bytes(info[TOTAL_RETRANS], sys.byteorder)
@@ -175,6 +177,7 @@ def _progress(info: bytes) -> Progress:
         later_acknowledged=sacked > 0,
         acknowledged_segment=(acked - 1) / acknowledged if acknowledged > 0 else 0.0,
         silence=last_ack / 1e3,
+        timeouts=timeouts,
         path_mtu=path_mtu,
     )
 

@@ -47,7 +47,7 @@ log = logs.get("agent")
 PREFIX = "isthmus_agent"
 KUBERNETES = (
     "services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects", "peer_policies",
-    "policies", "drains",
+    "policies", "drains", "l4_routes", "grants",
 )  # fmt: skip
 
 TABLES: Final = (tables.FAULTS, tables.CLUSTERS, tables.PEER_POLICIES, tables.REFUSED_RECORDS, tables.DRAINS)

@@ -27,7 +27,16 @@ from isthmus.etcd import Session
 from isthmus.identity import permits, statuses
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
-from isthmus.loadbalancer import checks, claims, drain_objects, gateways, own_ranges, policy_objects, refusals
+from isthmus.loadbalancer import (
+    checks,
+    claims,
+    drain_objects,
+    gateways,
+    l4_route_objects,
+    own_ranges,
+    policy_objects,
+    refusals,
+)
 from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
@@ -70,6 +79,8 @@ KUBERNETES = (
     "local_redirects",
     "policies",
     "drains",
+    "l4_routes",
+    "grants",
     "observed",
 )
 IDENTITY_TABLES = (tables.PODS, tables.IDENTITIES, tables.IDENTITY_OBJECTS, tables.IDENTITY_OBJECTS_STATUS)
@@ -206,6 +217,7 @@ class Leader:
             tables.POLICY_OBJECTS_STATUS,
             tables.EXPORT_POLICY_OBJECTS_STATUS,
             tables.ROUTE_OBJECTS_STATUS,
+            tables.L4_ROUTE_OBJECTS_STATUS,
             *(IDENTITY_TABLES if config.identity.enabled else ()),
         )
         db = Database(*tables_of(derived, *known))
@@ -256,6 +268,8 @@ class Parts(NamedTuple):
     """Conditions of drains."""
     routes: Reconciler[Any, Any] | None
     """Conditions of routes; None where no Envoy follows them."""
+    l4_routes: Reconciler[Any, Any]
+    """Conditions of TCPRoutes and UDPRoutes."""
     numbers: Reconciler[Any, Any] | None
     """Numbers of service accounts; None unless they are enabled, as ``numbering``."""
     numbering: identities.Numbering | None
@@ -272,6 +286,7 @@ class Parts(NamedTuple):
             "export policies": self.export_policies,
             "drains": self.drains,
             "routes": self.routes,
+            "l4 routes": self.l4_routes,
             "numbers": self.numbers,
         }
         return {name: writer for name, writer in writers.items() if writer is not None}
@@ -346,6 +361,13 @@ def wire(
         )
         if proxying.statuses(config)
         else None,
+        l4_routes=Reconciler(
+            db,
+            tables.L4_ROUTE_OBJECTS,
+            ApiTarget(client, l4_route_objects.KINDS),
+            status=tables.L4_ROUTE_OBJECTS_STATUS,
+            backoff=back_off,
+        ),
         numbers=identities.reconciler(db, client, back_off) if config.identity.enabled else None,
         numbering=identities.numbering(db, config) if config.identity.enabled else None,
         drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
@@ -409,6 +431,7 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
         gateways.derived(),
         checks.of_policies(cluster),
         policy_objects.derived(cluster),
+        l4_route_objects.derived(),
         *proxying.statuses(config),
         *identity_tables(config, cluster),
         mcs.records.derived(cluster, config.cluster.id, default_global=shared, with_identities=config.identity.enabled),

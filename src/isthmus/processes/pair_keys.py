@@ -12,6 +12,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -69,11 +70,14 @@ def private_key(folder: Folder) -> bytes:
 
 
 def published(config: Config) -> Signing:
-    """The own field ``signing``: the public key beside the operator's certificate, and that the nodes verify."""
-    try:
-        content = statefile.contents(Path(config.etcd.ca_file).with_name(PUBLIC_KEY))
-    except statefile.Unusable:
-        content = None
+    """The own field ``signing``: the public key beside the operator's certificate, and that the nodes verify.
+
+    An etcd without TLS has no file of a key beside it, and the cluster then has none.
+    """
+    content = None
+    if config.etcd.ca_file:
+        with suppress(statefile.Unusable):
+            content = statefile.contents(Path(config.etcd.ca_file).with_name(PUBLIC_KEY))
     return Signing(key=(content or b"").decode("ascii", "replace").strip(), verifies=True)
 
 

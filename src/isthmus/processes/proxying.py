@@ -32,7 +32,7 @@ from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer,
 
 TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED, tables.ENVOY_CHECKS)
 """Tables that the discovery service and the prober write; the derived ones are declared where they are computed."""
-SOURCES: Final = ("routes", "grants")
+SOURCES: Final = ("routes",)
 REPORTED: Final = (tables.ROUTE_REFUSALS, tables.ROUTE_REFUSALS_STATUS)
 """An agent's reports of what its Envoy refused, for the operator."""
 SETTLED: Final = 3.0

@@ -1,4 +1,4 @@
-"""Attaches routes to Services, orders their matches, and resolves their references. Pure.
+"""Attaches routes to Services, and orders their matches. Pure.
 
 A route of the Service's own namespace (a producer route) applies to all callers. One of another namespace (a consumer
 route) applies to callers of its own namespace and replaces the producer routes there (Gateway API, GEP-1426). Only
@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from isthmus import expressions
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
-from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.routes import RULE, Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
+from isthmus.model.names import ServiceName
+from isthmus.model.routes import RULE, Match, ParentRef, PathType, Route, RouteRule, ValueMatch
 from isthmus.model.services import Port
-from isthmus.model.tables import CLUSTERS, GRANTS, ROUTES
+from isthmus.model.tables import ROUTES
 from isthmus.proxy.protocols import http_version
 from isthmus.statedb import Reader
 
@@ -293,26 +293,6 @@ def _value(condition: ValueMatch, values: Mapping[str, str]) -> bool:
     if value is None:
         return False
     return expressions.matches(condition.value, value) if condition.regex else value == condition.value
-
-
-def unresolved(reader: Reader, route: Route, target: ServiceRef) -> tuple[str, str]:
-    """Reason and message of the condition ResolvedRefs for an invalid reference; both empty if it is valid.
-
-    A parent of the route needs no grant: its calls are sent to the backends that they reach without the route
-    (MeshConsumerRoute of the Gateway API's conformance suite).
-    """
-    if target.kind == "Cluster":
-        exists = reader.get(CLUSTERS, ClusterName(target.name)) is not None
-        return ("", "") if exists else ("BackendNotFound", f"no cluster of the clusterset is called '{target.name}'")
-    namespace = _namespace(target.name)
-    if namespace != route.namespace and target.service not in {parent.service for parent in route.parents}:
-        grants = reader.by(GRANTS, "namespace", namespace)
-        if not any(grant.allows(route.kind, route.namespace, target) for grant in grants):
-            return "RefNotPermitted", f"no ReferenceGrant in {namespace} lets it refer to {target.kind} {target.name}"
-    subject = resolve(reader, target.service, which="all")
-    if subject is None or not any(port.protocol == "TCP" and port.port == target.port for port in subject.ports):
-        return "BackendNotFound", f"{target.kind} {target.name} with TCP port {target.port} does not exist"
-    return "", ""
 
 
 def _namespace(name: str) -> str:

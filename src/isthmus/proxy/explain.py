@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from isthmus.loadbalancer import envoy, shares
+from isthmus.loadbalancer.references import unresolved
 from isthmus.loadbalancer.services import resolve
 from isthmus.model.balancing import PlanKey
 from isthmus.model.names import ClusterName, ServiceName
@@ -27,7 +28,6 @@ from isthmus.proxy.attachment import (
     matching,
     of_port,
     precedes,
-    unresolved,
 )
 from isthmus.proxy.clusters import toward
 from isthmus.proxy.derived import listener_name

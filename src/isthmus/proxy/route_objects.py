@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from isthmus.desired import Condition, Draft, Ownership, condition, row
 from isthmus.kube.objects.gateway import GRPC_ROUTE, HTTP_ROUTE
+from isthmus.loadbalancer.references import unresolved
+from isthmus.loadbalancer.route_conditions import CONTROLLER, not_effective, reference, resolved
 from isthmus.loadbalancer.services import names_for_import, resolve
-from isthmus.model.names import ServiceName, split
+from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.routes import ROUTE_KINDS, ParentRef, RefusalReason, Route, RouteKey, Unattached
 from isthmus.model.tables import (
@@ -32,22 +34,15 @@ from isthmus.model.tables import (
     SERVICES,
 )
 from isthmus.proxy import port_routes
-from isthmus.proxy.attachment import ParentPorts, passed_unchanged, unfit_parent, unresolved
+from isthmus.proxy.attachment import ParentPorts, passed_unchanged, unfit_parent
 from isthmus.statedb import Derivation, DerivedTogether, Reader, WriteTxn, rewrite
 
-CONTROLLER: Final = "isthmus.io/mesh"
-"""The controllerName of our entries."""
-GROUPS: Final = {"Service": "", "ServiceImport": "multicluster.x-k8s.io"}
 KINDS: Final = {
     "HTTPRoute": Ownership(HTTP_ROUTE, controller=CONTROLLER),
     "GRPCRoute": Ownership(GRPC_ROUTE, controller=CONTROLLER),
 }
-SHOWN: Final = 4
-"""Number of references that a message names; the others are only counted."""
 PROGRAMMED: Final = "isthmus.io/Programmed"
 """A condition type that the Gateway API lacks for routes. It is set only while it is False."""
-EFFECTIVE: Final = "isthmus.io/Effective"
-"""A condition type that the Gateway API lacks for fields. It is set only while it is False."""
 NODE_MESSAGES: Final[Mapping[RefusalReason, str]] = {
     "RefusedByEnvoy": "the Envoy of node {node} refused it, and keeps what it took before: {why}",
     "NoPortLeft": "calls pass it by on node {node}: {why}",
@@ -122,34 +117,22 @@ def compute(reader: Reader, name: ServiceName, parents: Parents) -> Iterator[Obj
 
 def status(reader: Reader, route: Route, parents: Parents) -> dict[str, Any]:
     """Return our entries in the status of a route."""
-    resolved = [] if route.invalid else [_resolved(reader, route)]
+    resolved_refs = [] if route.invalid else [resolved(route, _failures(reader, route))]
     return {
         "parents": [
             {
-                "parentRef": _reference(parent),
+                "parentRef": reference(parent),
                 "controllerName": CONTROLLER,
                 "conditions": [
                     _accepted(route, parent, parents),
-                    *resolved,
+                    *resolved_refs,
                     *_not_programmed(reader, route, parent),
-                    *_not_effective(route),
+                    *not_effective(route),
                 ],
             }
             for parent in route.parents
         ]
     }
-
-
-def _reference(parent: ParentRef) -> dict[str, str | int]:
-    """Return the reference as the route spells it, by which readers find the entry."""
-    reference: dict[str, str | int] = {"group": GROUPS[parent.kind], "kind": parent.kind, "name": split(parent.name)[1]}
-    if parent.namespace:
-        reference["namespace"] = parent.namespace
-    if parent.section:
-        reference["sectionName"] = parent.section
-    if parent.port:
-        reference["port"] = parent.port
-    return reference
 
 
 def _accepted(route: Route, parent: ParentRef, parents: Parents) -> Condition:
@@ -161,17 +144,6 @@ def _accepted(route: Route, parent: ParentRef, parents: Parents) -> Condition:
         return condition("Accepted", False, reason=reason, message=message, generation=route.generation)
     unchanged = passed_unchanged(parent, ports)
     return condition("Accepted", True, reason="Accepted", message=unchanged, generation=route.generation)
-
-
-def _resolved(reader: Reader, route: Route) -> Condition:
-    """Return the condition ResolvedRefs. If several references fail, its reason is that of the first."""
-    failures = list(dict.fromkeys(_failures(reader, route)))
-    if not failures:
-        return condition("ResolvedRefs", True, reason="ResolvedRefs", generation=route.generation)
-    message = "; ".join(text for _, text in failures[:SHOWN])
-    if len(failures) > SHOWN:
-        message += f"; and {len(failures) - SHOWN} more"
-    return condition("ResolvedRefs", False, reason=failures[0][0], message=message, generation=route.generation)
 
 
 def _not_programmed(reader: Reader, route: Route, parent: ParentRef) -> Iterator[Condition]:
@@ -189,20 +161,6 @@ def _not_programmed(reader: Reader, route: Route, parent: ParentRef) -> Iterator
         yield condition(PROGRAMMED, False, reason=first.reason, message=message, generation=route.generation)
 
 
-def _not_effective(route: Route) -> Iterator[Condition]:
-    """Yield the condition Effective if a usable route has fields that nothing follows."""
-    if route.unread:
-        message = unfollowed(route)
-        yield condition(EFFECTIVE, False, reason="UnsupportedValue", message=message, generation=route.generation)
-
-
-def unfollowed(route: Route) -> str:
-    """Name the fields of a route that nothing follows, as a sentence."""
-    shown = ", ".join(route.unread[:SHOWN])
-    more = f" and {len(route.unread) - SHOWN} more" if len(route.unread) > SHOWN else ""
-    return f"not followed, the rest of the route is: {shown}{more}"
-
-
 def _and_others(count: int) -> str:
     if not count:
         return ""
@@ -211,8 +169,8 @@ def _and_others(count: int) -> str:
 
 
 def _failures(reader: Reader, route: Route) -> Iterator[tuple[str, str]]:
-    for reference in route.references:
-        failure = (reference.reason, reference.message) if reference.reason else unresolved(reader, route, reference.to)
+    for each in route.references:
+        failure = (each.reason, each.message) if each.reason else unresolved(reader, route, each.to)
         if failure[0]:
             yield failure
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, Final
 
+from isthmus.loadbalancer.references import unresolved
 from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import ProxyRedirect
@@ -25,7 +26,7 @@ from isthmus.model.tables import (
     ROUTES,
     SERVICES,
 )
-from isthmus.proxy.attachment import Entry, match_order, unresolved
+from isthmus.proxy.attachment import Entry, match_order
 from isthmus.proxy.routing import UNRESOLVED, cluster_name, encoded
 from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 

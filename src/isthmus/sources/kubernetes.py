@@ -120,6 +120,8 @@ def feeds(
         ),
         Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, page=OF_ROUTES, written="status"),
+        Feed(gateway.TCP_ROUTE, model.L4_ROUTES, routes.tcp_route, optional=True, written="status"),
+        Feed(gateway.UDP_ROUTE, model.L4_ROUTES, routes.udp_route, optional=True, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
         Feed(refusal_kinds.REFUSED_ROUTES, model.ROUTE_REFUSALS, routes.refusals, optional=True),
     )

@@ -1,4 +1,4 @@
-"""HTTPRoute, GRPCRoute and ReferenceGrant objects as rows.
+"""HTTPRoute, GRPCRoute, TCPRoute, UDPRoute and ReferenceGrant objects as rows.
 
 The bounds are those of the Gateway API's definitions, kept here as well for servers that do not enforce one. The field
 ``invalid`` gives the reason why a whole object is invalid; a backend that cannot be used is marked alone, as the
@@ -18,6 +18,7 @@ from isthmus import bounds, expressions
 from isthmus.bounds import OutOfBounds, Syntax
 from isthmus.kube.objects import gateway as wire
 from isthmus.kube.objects import refusals as refused
+from isthmus.model.l4_routes import L4Kind, L4Route
 from isthmus.model.names import ServiceName, service_name
 from isthmus.model.routes import (
     MAX_REFUSAL,
@@ -49,6 +50,7 @@ from isthmus.sources.normal import name_of
 from isthmus.sources.unread import unread
 
 T = TypeVar("T")
+AnyRoute = wire.HttpRoute | wire.GrpcRoute | wire.TcpRoute | wire.UdpRoute
 
 MAX_RULES: Final = 16
 MAX_MATCHES: Final = 128
@@ -76,6 +78,7 @@ MAX_UNREAD: Final = 16
 
 ANY: Final = msgspec.json.Decoder()
 HTTP_RULES: Final = msgspec.json.Decoder(list[wire.HttpRule] | None)
+L4_RULES: Final = msgspec.json.Decoder(list[wire.L4Rule] | None)
 GRPC_RULES: Final = msgspec.json.Decoder(list[wire.GrpcRule] | None)
 KINDS: Final[dict[tuple[str, str], ParentKind]] = {
     ("", "Service"): "Service",
@@ -103,6 +106,50 @@ def http_route(route: wire.HttpRoute) -> Route:
 def grpc_route(route: wire.GrpcRoute) -> Route:
     """The row of a GRPCRoute."""
     return _route("GRPCRoute", route, GRPC_RULES, _grpc_match, wire.GrpcRule)
+
+
+def tcp_route(route: wire.TcpRoute) -> L4Route:
+    """The row of a TCPRoute."""
+    return _l4_route("TCPRoute", route)
+
+
+def udp_route(route: wire.UdpRoute) -> L4Route:
+    """The row of a UDPRoute."""
+    return _l4_route("UDPRoute", route)
+
+
+def _l4_route(kind: L4Kind, route: wire.TcpRoute | wire.UdpRoute) -> L4Route:
+    meta = route.metadata
+    row = L4Route(
+        kind=kind,
+        name=name_of(meta),
+        parents=_parents(route.spec.parent_refs, meta.namespace),
+        created=meta.creation_timestamp or "",
+        uid=meta.uid,
+        generation=meta.generation,
+    )
+    try:
+        backends = _l4_backends(_decoded(route, L4_RULES), kind, meta.namespace)
+    except (Invalid, OutOfBounds) as error:
+        return replace(row, invalid=str(error))
+    return replace(row, backends=backends, unread=_unread(route, wire.L4Rule))
+
+
+def _l4_backends(rules: Sequence[wire.L4Rule], kind: L4Kind, namespace: str) -> tuple[BackendRef, ...]:
+    if len(rules) != 1:
+        raise Invalid(f"spec.rules: {len(rules)} rules, a {kind} has one")
+    [rule], field = rules, "spec.rules[0].backendRefs"
+    _bounded(rule.backend_refs, field)
+    return tuple(_l4_backend(ref, f"{field}[{n}]", namespace) for n, ref in enumerate(rule.backend_refs or ()))
+
+
+def _l4_backend(ref: wire.L4Target, field: str, namespace: str) -> BackendRef:
+    weight = bounds.count(1 if ref.weight is None else ref.weight, most=MAX_WEIGHT, field=f"{field}.weight")
+    if (ref.group, ref.kind) == CLUSTER:
+        target = ServiceRef("Service", _name(ref.namespace, ref.name, field, namespace))
+        return BackendRef(target, weight, "InvalidKind", f"{field}: kind Cluster is none of Service and ServiceImport")
+    target, reason, message = _ref(ref, field, namespace)
+    return BackendRef(target, weight, reason, message)
 
 
 def _route(
@@ -134,7 +181,7 @@ def _route(
     return replace(with_rules(row, rules), size=size, unread=_unread(route, rule))
 
 
-def _decoded(route: wire.HttpRoute | wire.GrpcRoute, decoder: msgspec.json.Decoder[Any]) -> Sequence[Any]:
+def _decoded(route: AnyRoute, decoder: msgspec.json.Decoder[Any]) -> Sequence[Any]:
     """Decode the rules of a route. Raises Invalid if they are so large that decoding would block the event loop."""
     raw = route.spec.rules
     if (size := len(memoryview(raw))) > MAX_BYTES:
@@ -145,7 +192,7 @@ def _decoded(route: wire.HttpRoute | wire.GrpcRoute, decoder: msgspec.json.Decod
         raise Invalid(f"spec.rules: {error}") from None
 
 
-def _unread(route: wire.HttpRoute | wire.GrpcRoute, rule: type[wire.Rule]) -> tuple[str, ...]:
+def _unread(route: AnyRoute, rule: type[wire.Rule | wire.L4Rule]) -> tuple[str, ...]:
     """Return the fields of a valid route that nothing follows, at most MAX_UNREAD of them."""
     try:
         rules = bounds.json(route.spec.rules, ANY) or ()

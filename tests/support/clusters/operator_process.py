@@ -23,6 +23,7 @@ from isthmus.config import (
     ClustersetSection,
     Config,
     EtcdSection,
+    IdentitySection,
     KubernetesSection,
     MonitorSection,
     NodeSection,
@@ -100,6 +101,7 @@ class Replicas:
         default_global: bool = True,
         process: str = "operator",
         proxy: str = "",  # proxy.directory
+        identities: bool = False,
     ) -> OperatorProcess:
         """One more; or an agent with the same configuration, on a node that has no datapath."""
         self._count += 1
@@ -111,6 +113,7 @@ class Replicas:
             etcd=EtcdSection(endpoints=(self._etcd,)),
             clusterset=ClustersetSection(directory=str(self.peers), state=self._state, default_global=default_global),
             proxy=ProxySection(directory=proxy),
+            identity=IdentitySection(enabled=identities),
             admin=AdminSection(socket=f"{name}.sock"),
             monitor=MonitorSection(listen=f"127.0.0.1:{free_ports(1)[0]}"),
         )

@@ -1,4 +1,5 @@
-"""A server and its caller, by bytes: `serve` answers on port 8080; `call HOST CALL,ANSWER …` calls for each pair.
+"""A server and its caller, by bytes: `serve` answers on port 8080; `call HOST CALL,ANSWER …` calls for each pair;
+`try HOST CALL,ANSWER` calls on a new connection again and again, and gives each up after a second.
 
 A call begins with a line that has both sizes. The caller prints a line for each answer and keeps its connection; at
 `-` it waits for a line of its input.
@@ -39,7 +40,20 @@ def call(host: str, *pairs: str) -> None:
         sys.stdin.read()
 
 
+def attempt(host: str, pair: str) -> None:
+    size, expected = map(int, pair.split(","))
+    while True:
+        try:
+            with socket.create_connection((host, PORT), timeout=1.0) as connection:
+                connection.sendall(f"{size} {expected}\n".encode() + b"." * size)
+                connection.recv(expected)
+        except TimeoutError:
+            pass
+
+
 if sys.argv[1] == "serve":
     serve()
+elif sys.argv[1] == "try":
+    attempt(*sys.argv[2:])
 else:
     call(*sys.argv[2:])

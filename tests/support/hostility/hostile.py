@@ -10,7 +10,7 @@ from msgspec import inspect as types
 
 from isthmus.clusterset.records import endpoints, exports, identity, refusals
 from isthmus.kube.kind import Kind
-from isthmus.kube.objects.gateway import GrpcRule, HttpRule
+from isthmus.kube.objects.gateway import GrpcRule, HttpRule, L4Rule
 
 NAMES: Final = ("echo", "db", "derived-1", "x" * 63, "a.b", "kubernetes", "n1")
 NAMESPACES: Final = ("demo", "evil", "aaa", "kube-system", "isthmus-system", "default")
@@ -110,7 +110,7 @@ WRONG: Final = 0.003
 """Part of the values that have another type than their field."""
 
 
-RULES: Final[dict[str, Any]] = {"HTTPRoute": HttpRule, "GRPCRoute": GrpcRule}
+RULES: Final[dict[str, Any]] = {"HTTPRoute": HttpRule, "GRPCRoute": GrpcRule, "TCPRoute": L4Rule, "UDPRoute": L4Rule}
 """Rules of routes, which their objects contain as undecoded JSON."""
 
 _types: dict[Any, types.Type] = {}

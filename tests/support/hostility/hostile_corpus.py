@@ -106,8 +106,11 @@ class Corpus:
                 return {"spec": spec, "status": {"clusters": [{"cluster": each} for each in clusters]}}
             case "HTTPRoute" | "GRPCRoute":
                 return {"spec": self._route(kind, service)}
+            case "TCPRoute" | "UDPRoute":
+                return {"spec": self._l4_route(service)}
             case "ReferenceGrant":
-                source = {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": draw.choice(SPACES)}
+                kind = draw.choice(("HTTPRoute", "TCPRoute"))
+                source = {"group": "gateway.networking.k8s.io", "kind": kind, "namespace": draw.choice(SPACES)}
                 return {"spec": {"from": [source], "to": [{"group": "", "kind": "Service"}]}}
             case "TrafficPolicy":
                 target = {"kind": draw.choice(("Service", "ServiceImport")), "name": service}
@@ -157,6 +160,23 @@ class Corpus:
             address = f"10.96.0.{number}" if draw.random() < 0.8 else "None"
         spec = {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": draw.choice(PORTS)}
         return {"spec": {**spec, "selector": {"app": "web"}, "sessionAffinity": draw.choice(("None", "ClientIP"))}}
+
+    def _l4_route(self, service: str) -> Object:
+        """A route of a service, of an import or of an import's derived Service."""
+        draw = self._draw
+        parent = draw.choice(
+            (
+                {"group": "", "kind": "Service", "name": service},
+                {"group": IMPORT, "kind": "ServiceImport", "name": service},
+            )
+        )
+        backends = [
+            {"name": draw.choice(SERVICES), "port": 80, "weight": draw.randrange(3)},
+            {"group": IMPORT, "kind": "ServiceImport", "name": draw.choice(SERVICES), "port": draw.choice((53, 80))},
+        ]
+        if draw.random() < 0.3:
+            backends[0]["namespace"] = draw.choice(SPACES)
+        return {"parentRefs": [parent], "rules": [{"backendRefs": backends[: draw.choice((1, 2))]}]}
 
     def _route(self, kind: str, service: str) -> Object:
         draw = self._draw

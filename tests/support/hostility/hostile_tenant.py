@@ -136,6 +136,11 @@ class Tenant:
                 matches = [{}] if kind.kind == "GRPCRoute" else [{"path": {"value": draw.choice(("/", "/routed"))}}]
                 rule = {"matches": matches, "backendRefs": [draw.choice((target_port, {"name": "victim", "port": 80}))]}
                 return {"spec": {"parentRefs": [parent], "rules": [rule] * draw.choice((1, 16))}}
+            case "TCPRoute" | "UDPRoute":
+                victim = {"name": target.name, "namespace": target.namespace, "port": 80}
+                return {
+                    "spec": {"parentRefs": [parent], "rules": [{"backendRefs": [victim, {"name": "v", "port": 80}]}]}
+                }
             case "ReferenceGrant":
                 source = {"group": ROUTE, "kind": "HTTPRoute", "namespace": target.namespace}
                 return {"spec": {"from": [source], "to": [{"group": "", "kind": "Service"}]}}

@@ -165,18 +165,19 @@ def cut(lab: Running) -> Iterator[None]:
 
 @contextmanager
 def black_hole(lab: Running) -> Iterator[None]:
-    """Packets of more than 1,300 bytes from c2's node to c1's vanish, and c2's client sends some."""
+    """Packets of more than 1,300 bytes from c2's nodes to c1's vanish, and c2's client sends some."""
     caller, called = lab.lab.cluster("c2"), lab.lab.cluster("c1")
     assert caller is not None
     assert called is not None
+    wires = [f"{{ {', '.join(node.wire for node in each.nodes)} }}" for each in (caller, called)]
     rules = "add table inet narrow; add chain inet narrow forward { type filter hook forward priority 0; }; "
-    rules += f"add rule inet narrow forward iifname {caller.nodes[0].wire} oifname {called.nodes[0].wire} "
-    rules += "meta length > 1300 drop"
+    rules += f"add rule inet narrow forward iifname {wires[0]} oifname {wires[1]} meta length > 1300 drop"
     fabric = ["ip", "netns", "exec", lab.lab.fabric, "nft"]
     subprocess.run([*fabric, rules], check=True)
     header = "$(head -c 4000 /dev/zero | tr '\\0' x)"
     script = f'while :; do curl -s -m 20 -H "X: {header}" http://echo.demo.svc.clusterset.local; done'
-    child = pod_exec.run(pod_exec.find(caller, "demo/client"), ["sh", "-c", script])
+    client = pod_exec.find(caller, "demo/client")
+    child = pod_exec.run(client, ["sh", "-c", script], stdout=subprocess.DEVNULL)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, Self
 
 from isthmus import loadbalancer
 from isthmus.loadbalancer import ClaimRules
@@ -12,10 +12,12 @@ from isthmus.loadbalancer.members import LARGE
 from isthmus.model import names
 from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
 from isthmus.model.clusters import Cluster
+from isthmus.model.l4_routes import L4Route
 from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.policies import Check
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
 from isthmus.model.refusals import RefusedClaim
+from isthmus.model.routes import BackendRef, ParentKind, ParentRef, RefKind, ServiceRef
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
@@ -26,9 +28,11 @@ from isthmus.model.tables import (
     ENVOY_CHECKS,
     FRONTENDS,
     GATEWAY_CHECKS,
+    GRANTS,
     IMPORTS,
     ISLAND_LISTENERS,
     ISLAND_PODS,
+    L4_ROUTES,
     LOCAL_REDIRECTS,
     NAMESPACES,
     NODES,
@@ -66,6 +70,8 @@ INPUTS = (
     XDS_SERVED,
     ENVOY_CHECKS,
     GATEWAY_CHECKS,
+    L4_ROUTES,
+    GRANTS,
 )
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
@@ -96,20 +102,20 @@ class World:
         self.db = Database(*tables_of(derived, *INPUTS))
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
 
-    def put(self, *rows: Any) -> World:
+    def put(self, *rows: Any) -> Self:
         with self.db.write() as txn:
             for row in rows:
                 txn.put(TABLES[type(row)], row)
         return self
 
-    def delete(self, *rows: Any) -> World:
+    def delete(self, *rows: Any) -> Self:
         with self.db.write() as txn:
             for row in rows:
                 table = TABLES[type(row)]
                 txn.delete(table, table.key(row))
         return self
 
-    def settle(self) -> World:
+    def settle(self) -> Self:
         while self.derivations.step():
             pass
         return self
@@ -233,6 +239,22 @@ class make:  # noqa: N801 reads as a verb in tests
         listener = Listener("169.254.7.2", at, ports)
         name = names.ServiceName(service)
         return ProxyRedirect(service=name, owner=owner, listeners=(listener,), created=created, callers=callers)
+
+    @staticmethod
+    def backend(
+        name: str, weight: int = 1, *, port: int = 80, kind: RefKind = "ServiceImport", reason: str = ""
+    ) -> BackendRef:
+        """A backend of a route in namespace demo, unless its name has another."""
+        full = names.ServiceName(name if "/" in name else f"demo/{name}")
+        return BackendRef(ServiceRef(kind, full, port), weight, reason, reason)
+
+    @staticmethod
+    def l4(*backends: BackendRef, parent: ParentKind = "ServiceImport", to: str = ECHO, **fields: Any) -> L4Route:
+        """The TCPRoute demo/route of the import demo/echo. ``port`` and ``section`` limit the reference to it."""
+        reference = {each: fields.pop(each) for each in ("port", "section") if each in fields}
+        ref = ParentRef(parent, names.ServiceName(to), **reference)
+        defaults: dict[str, Any] = {"kind": "TCPRoute", "name": "demo/route", "generation": 1}
+        return L4Route(parents=(ref,), backends=backends, **(defaults | fields))
 
     @staticmethod
     def cluster(name: str, **fields: Any) -> Cluster:

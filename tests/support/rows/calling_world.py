@@ -253,6 +253,15 @@ def route(*backends: BackendRef, parent: str = "demo/echo", invalid: str = "") -
     )
 
 
+def l4_route(*backends: BackendRef, **fields: Any) -> Callable[[Clusters], None]:
+    """The TCPRoute demo/route of the import."""
+
+    def change(it: Clusters) -> None:
+        it.world.put(make.l4(*backends, **fields))
+
+    return change
+
+
 def unserved_route(it: Clusters) -> None:
     route(backend("Cluster", "c2", 0))(it)
     it.agent.pop()

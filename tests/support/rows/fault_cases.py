@@ -541,6 +541,16 @@ CASES: dict[str, Case] = {
         calls.route(calls.backend("Service", "demo/nothere")),
         calls.route(calls.backend("Cluster", "c2", 0)),
     ),
+    "TCPRoute to nothing": Case(
+        "route-to-nothing",
+        calls.l4_route(make.backend("echo", 80), make.backend("nothere", 20)),
+        calls.l4_route(make.backend("echo", 80), make.backend("nothere", 0)),
+    ),
+    "TCPRoute without effect": Case(
+        "route-without-effect",
+        calls.l4_route(make.backend("echo"), port=81),
+        calls.l4_route(make.backend("echo"), port=80),
+    ),
     "Envoy of the node hung": Case("envoy-hung", calls.hung_envoy, calls.route(calls.backend("Cluster", "c2", 0))),
     # backends
     "backend refuses": Case("backend-refuses", failing("refused", "3 connects were refused"), nothing),

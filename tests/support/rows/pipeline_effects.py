@@ -208,7 +208,7 @@ def _kinds() -> dict[str, Kind]:
             kind = kind_of(definition)
             own = kinds.get(kind.kind)
             kinds[kind.kind] = dataclasses.replace(own, schemas=kind.schemas) if own is not None else kind
-    for name in ("HTTPRoute", "GRPCRoute", "GlobalTrafficPolicy"):
+    for name in ("HTTPRoute", "GRPCRoute", "TCPRoute", "UDPRoute", "GlobalTrafficPolicy"):
         kinds.setdefault(name, kinds["TrafficPolicy"])  # of which only the status is ours
     return kinds
 

@@ -248,7 +248,7 @@ def _targets(facts: Facts, plan: Plan) -> Iterator[dict[str, Any]]:
                 "tier": group.tier,
                 "weight": group.weight,
                 "cluster": target.cluster,
-                "address": joined(target.address, target.port),
+                "address": joined(target.address, target.port) if target.address else "calls are refused",
                 "through": _envoy(target) if target.proxy else "",
                 "passed_over": ejected.get((target.cluster, target.address, target.port), ""),
                 "cluster_state": lag,

@@ -16,7 +16,7 @@ from isthmus.cli.diagnosis.gateways import cut_off, exporters, gateways, refused
 from isthmus.cli.diagnosis.hops import Hop, State
 from isthmus.cli.diagnosis.machines import machines
 from isthmus.cli.diagnosis.refusals import refusals, refused_here
-from isthmus.cli.diagnosis.routes import routes
+from isthmus.cli.diagnosis.routes import l4_routes, routes
 from isthmus.cli.diagnosis.stalls import stalls
 from isthmus.clusterset import endpoints as records
 from isthmus.loadbalancer.explain import services_called
@@ -465,6 +465,6 @@ def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop
 
 STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (
     hops.processes, machines, hops.name, hops.resolver, hops.hook, hops.frontend, hops.policy, hops.drain, hops.plan,
-    routes, gateways, endpoints, stalls, arrivals, peers, exports, refusals, conflicts, namespaces, pods,
+    routes, l4_routes, gateways, endpoints, stalls, arrivals, peers, exports, refusals, conflicts, namespaces, pods,
     faults.of_service,
 )  # fmt: skip

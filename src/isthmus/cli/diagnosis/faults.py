@@ -15,8 +15,8 @@ from isthmus.statedb import Fault
 MAX_SHOWN: Final = 10
 """Faults that have a line each; of more there is the number."""
 SELECTING: Final = (
-    "trafficpolicies.", "globaltrafficpolicies.", "httproutes.", "grpcroutes.", "ciliumlocalredirectpolicies.",
-    "drains.", "exportpolicies.",
+    "trafficpolicies.", "globaltrafficpolicies.", "httproutes.", "grpcroutes.", "tcproutes.", "udproutes.",
+    "ciliumlocalredirectpolicies.", "drains.", "exportpolicies.",
 )  # fmt: skip
 """Kinds that name the services they are for: one that cannot be read may be for any of its namespace."""
 

@@ -326,7 +326,7 @@ def plan(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         if status.key.service in {*services, service, derived(service)}:
             text = f"port {status.key.port} is not in the maps: {status.error}"
             yield Hop("plan", f"plan of {service}", text, "fault", "isthmus bpf maps", "plan-not-programmed")
-    targets = [target for row in plans for group in row.groups for target in group.targets]
+    targets = [target for row in plans for group in row.groups for target in group.targets if target.address]
     place = facts.agent.status.get("place") or {}
     own = ClusterName(place.get("cluster", facts.cluster))
     reasons = {row.key: unanswered(rows, row, cluster=own) for row in plans if not any(g.targets for g in row.groups)}

@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.hops import Hop
-from isthmus.loadbalancer import envoy
+from isthmus.loadbalancer import envoy, shares
+from isthmus.loadbalancer import l4_routes as of_l4
 from isthmus.loadbalancer.explain import services_called
+from isthmus.loadbalancer.references import unresolved
+from isthmus.loadbalancer.route_conditions import unfollowed
 from isthmus.loadbalancer.services import resolve
 from isthmus.model import tables
+from isthmus.model.balancing import REFUSAL
+from isthmus.model.l4_routes import L4Route
 from isthmus.model.names import ServiceName, derived, split
 from isthmus.model.routes import RULE, BackendRef, Route
-from isthmus.proxy.attachment import attached, callers_of, of_port, unresolved
+from isthmus.proxy.attachment import attached, callers_of, of_port
 from isthmus.proxy.derived import listener_name
-from isthmus.proxy.route_objects import NODE_MESSAGES, unfollowed
+from isthmus.proxy.route_objects import NODE_MESSAGES
 from isthmus.statedb import Reader
 
 
@@ -45,7 +50,43 @@ def routes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
                 yield Hop("route", route.owner, f"every rule's backends can be called{without}")
 
 
-def _fault(facts: Facts, route: Route, text: str, code: str) -> Hop:
+def l4_routes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """Each TCPRoute and UDPRoute for the service counts, and none of its calls is refused."""
+    rows = facts.agent.rows
+    for called_service in services_called(rows, service) or [derived(service)]:
+        for (key, _), verdict in of_l4.attached(rows, called_service).verdicts.items():
+            route = rows.get(tables.L4_ROUTES, key)
+            if route is None:
+                continue
+            refused = _refused_part(rows, route, called_service)
+            if verdict.reason or verdict.shadowed:
+                yield _fault(facts, route, f"has no effect: {verdict.message}", "route-without-effect")
+            elif refused:
+                reasons = "; ".join(_unusable(rows, route)) or "a backend cannot be used or has no endpoint"
+                yield _fault(facts, route, f"{refused:.3g}% of its calls are refused: {reasons}", "route-to-nothing")
+            else:
+                yield Hop("route", route.owner, "every backend can be called")
+
+
+def _unusable(rows: Reader, route: L4Route) -> Iterator[str]:
+    """Reasons why backends cannot be used, as far as the facts show: they have Services of one namespace only."""
+    for backend in route.backends:
+        reason, message = of_l4.unusable(rows, route, backend)
+        if (
+            backend.weight
+            and reason
+            and (reason != "BackendNotFound" or backend.to.name.startswith(f"{route.namespace}/"))
+        ):
+            yield message
+
+
+def _refused_part(rows: Reader, route: L4Route, service: ServiceName) -> float:
+    """Largest percentage of a port's calls that a route refuses, in a family that the service has."""
+    plans = [plan for plan in rows.by(tables.PLANS, "service", service) if plan.redirected_by == route.owner]
+    return max((100 * shares.by_cluster(plan).get(REFUSAL.cluster, 0.0) for plan in plans), default=0.0)
+
+
+def _fault(facts: Facts, route: Route | L4Route, text: str, code: str) -> Hop:
     namespace, name = split(route.name)
     cure = f"{facts.kubectl(facts.cluster, namespace)} describe {route.kind.lower()} {name}"
     return Hop("route", route.owner, text, "fault", cure, code)

@@ -83,7 +83,7 @@ def _shares(process: Process, name: str) -> list[Shares]:
         Shares(
             by=process.cluster,
             port=f"{plan.key.port}/{plan.key.protocol} {plan.key.family}",
-            shares={str(cluster): round(part, 4) for cluster, part in shares.by_cluster(plan).items()},
+            shares={cluster or "refused": round(part, 4) for cluster, part in shares.by_cluster(plan).items()},
         )
         for plan in process.rows(tables.PLANS).values()
         if (plan.import_of or plan.key.service) == name and plan.frontends

@@ -43,8 +43,8 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, number: str, 
     labels = _labels(value)
     if not {NAMESPACE, ACCOUNT} <= labels.keys():
         return None
-    if labels.get(CLUSTER, cluster) != cluster:
-        raise RecordError(f"it speaks for cluster {bounds.shown(labels[CLUSTER])}, not for {cluster}")
+    if (named := labels.get(CLUSTER, "")) != cluster:
+        raise RecordError(f"it speaks for cluster {bounds.shown(named)}, not for {cluster}")
     return Identity(
         cluster=cluster,
         number=known,

@@ -8,6 +8,7 @@ counts retransmissions and acknowledged bytes of each socket. Read on request al
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,9 +26,14 @@ from isthmus.netlink import sock_diag
 from isthmus.netlink.sock_diag import Progress, Socket
 from isthmus.statedb import Snapshot
 
-RETRANSMISSIONS: Final = 3
+TIMEOUTS: Final = 3
 """Time-outs without an acknowledgment from which a connection has stalled: 1.4 s on a short path, and no burst of
 losses lasts that long."""
+TIMEOUTS_BY_SIZE: Final = 2
+"""The same where only large segments are lost, 0.6 s: Envoy gives up a connect after one second, whose first segment
+is large if its TLS offers a key of ML-KEM."""
+AGAIN: Final = 0.4
+"""Seconds until a second look where some connection may be about to time out for the second time."""
 LARGE: Final = 1200
 """Bytes of data from which a segment is large. It makes a packet of about 1,280 bytes, the smallest MTU that IPv6
 allows (RFC 8200, section 5), so a path that loses smaller ones has another fault."""
@@ -55,6 +61,12 @@ def only_large_lost(progress: Progress) -> bool:
     return progress.segment >= LARGE and progress.acknowledged_segment < LARGE / 2
 
 
+def is_stalled(progress: Progress) -> bool:
+    """True if a connection with a lost segment has stalled."""
+    by_size = progress.later_acknowledged and only_large_lost(progress)
+    return progress.timeouts >= (TIMEOUTS_BY_SIZE if by_size else TIMEOUTS)
+
+
 def stalled(snapshot: Snapshot, cgroup: Path, *, cluster: ClusterName, now: float) -> list[Stall]:
     """Stalled connections of the pods below a cgroup with backends of services, and of this node's Envoy with gateways.
 
@@ -62,7 +74,7 @@ def stalled(snapshot: Snapshot, cgroup: Path, *, cluster: ClusterName, now: floa
     """
     called, answering = _called(snapshot), _answering(snapshot, cluster)
     rows: dict[tuple[object, ...], Stall] = {}
-    for sock, progress in _everywhere(cgroup):
+    for sock, progress in _stalled_sockets(cgroup, called, answering):
         for row in _rows(sock, progress, called, answering, now):
             key = (row.service, row.cluster, row.sends, row.by_size)
             rows[key] = _joined(rows[key], row) if key in rows else row
@@ -106,20 +118,36 @@ def _end(row: Backend) -> End:
     return End(row.import_of or row.key.service, row.key.cluster)
 
 
-def _everywhere(cgroup: Path) -> Iterator[tuple[Socket, Progress]]:
-    """Stalled sockets of the pods, and of this process's own network namespace, the node's, where its Envoy calls."""
+def _stalled_sockets(
+    cgroup: Path, called: Mapping[Peer, list[End]], answering: Mapping[Peer, list[End]]
+) -> Iterator[tuple[Socket, Progress]]:
+    """Stalled sockets with one of these ends, found in one look, or in two where some may be about to stall."""
+    concerned: dict[int, tuple[Socket, Progress]] = {}
+    for look in range(2):
+        for sock, progress in _retransmitting(cgroup):
+            if (sock.remote, sock.remote_port) in called or (sock.local, sock.local_port) in answering:
+                concerned[sock.cookie] = sock, progress
+        about_to = any(each.later_acknowledged and not is_stalled(each) for _, each in concerned.values())
+        if look or not about_to:
+            break
+        time.sleep(AGAIN)
+    return (each for each in concerned.values() if is_stalled(each[1]))
+
+
+def _retransmitting(cgroup: Path) -> Iterator[tuple[Socket, Progress]]:
+    """Retransmitting sockets of the pods, and of this process's own network namespace, the node's, with its Envoy."""
     processes: dict[int, Process] = {each.namespace: each for each in one_of_each_namespace(cgroup)}
     own = Process.look(os.getpid())
     processes.setdefault(own.namespace, own)
     for process in processes.values():
         try:
-            yield from inside(process.pid, _stalled_here)
+            yield from inside(process.pid, _retransmitting_here)
         except OSError as error:
             log.warning("cannot look for stalled connections of a pod", pid=process.pid, error=str(error))
 
 
-def _stalled_here() -> list[tuple[Socket, Progress]]:
-    return list(sock_diag.retransmitting(RETRANSMISSIONS))
+def _retransmitting_here() -> list[tuple[Socket, Progress]]:
+    return list(sock_diag.retransmitting())
 
 
 def _rows(

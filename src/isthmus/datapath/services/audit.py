@@ -56,7 +56,7 @@ def _expected_keys(state: State, waiting: Collection[Leaving]) -> Mapping[str, C
         "skips": {codecs.SKIP_KEY.pack(address, plan.id) for plan in installed for address in plan.skip},
         "consumers": {codecs.CONSUMER_KEY.pack(ns, plan.id, 0) for plan in installed for ns, _ in plan.consumers},
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in installed for chunk in plan.chunks()},
-        "backends": {ID.pack(number) for number in state.backends} | pending_free["backends"],
+        "backends": (set(map(ID.pack, state.backends)) - {ID.pack(codecs.REFUSING)}) | pending_free["backends"],
         "clusters": {ID.pack(cluster.id) for cluster in state.clusters.values()} | pending_free["clusters"],
         "services": set(map(ID.pack, services)) | pending_free["services"],
     }
@@ -64,6 +64,8 @@ def _expected_keys(state: State, waiting: Collection[Leaving]) -> Mapping[str, C
 
 def _note_lost(state: State, actual: Mapping[str, Mapping[bytes, bytes]]) -> None:
     for backend in state.backends.values():
+        if backend.id == codecs.REFUSING:
+            continue
         backend.written = backend.written and actual["backends"].get(ID.pack(backend.id)) == backend.value()
     for cluster in state.clusters.values():
         name = codecs.CLUSTER.pack(cluster.name.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -25,6 +26,9 @@ RING_CELLS: Final = 16381
 RING_CHUNK: Final = 1024
 MAX_CLUSTERS: Final = 1024
 BACKEND_PROXY: Final = 1
+REFUSING: Final = 0
+"""Backend of slots whose calls are refused: ``pick_slot`` takes the generation of a backend 0 for an errno."""
+REFUSED: Final = errno.ECONNREFUSED
 MAX_EJECTION: Final = 24 * 3600 * 1000
 """Longest time of an ejection in ms, so that the kernel's doubling stays within 64 bits."""
 VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed", "ejected", "denied")

@@ -17,7 +17,7 @@ from msgspec import Struct
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.moves import Group
-from isthmus.model.balancing import Ejection, PlanKey, Target
+from isthmus.model.balancing import REFUSAL, Ejection, PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[Group, ...]
@@ -120,8 +120,11 @@ class Installed(Struct, eq=False, gc=False):
         return bool(self.flags & (codecs.PLAN_AFFINITY | codecs.PLAN_CONSISTENT | codecs.PLAN_DATAGRAMS))
 
     def members(self) -> set[int]:
-        """Backends to which an affinity entry, a cell of the ring or a UDP socket may refer."""
-        return {number for group in self.slots for number in group} if self.has_members else set()
+        """Backends to which an affinity entry, a cell of the ring or a UDP socket may refer. None is refused twice for
+        having been refused once."""
+        if not self.has_members:
+            return set()
+        return {number for group in self.slots for number in group} - {codecs.REFUSING}
 
     def chunks(self) -> range:
         """The chunks of its ring."""
@@ -166,8 +169,10 @@ class State:
         self.frontends: dict[bytes, int] = {}
         """Plan id by frontend key."""
         self.plans: dict[int, Installed] = {}
-        self.backends: dict[int, Backend] = {}
-        self.by_target: dict[Target, Backend] = {}
+        refusing = Backend(codecs.REFUSING, REFUSAL, codecs.REFUSED, Cluster(0, REFUSAL.cluster, True), True, refs=1)
+        self.backends: dict[int, Backend] = {refusing.id: refusing}
+        """The one that refuses is always there and has no entry."""
+        self.by_target: dict[Target, Backend] = {REFUSAL: refusing}
         self.clusters: dict[ClusterName, Cluster] = {}
         self.orphan_services: list[tuple[int, str]] = []
         """(number, name) of restored services that are duplicates or have an invalid name, for pruning."""
@@ -186,7 +191,7 @@ class State:
     def __repr__(self) -> str:
         return (
             f"<State: {len(self.units)} services, {len(self.frontends)} frontends, {len(self.plans)} plans, "
-            f"{len(self.backends)} backends>"
+            f"{len(self.backends) - 1} backends>"
         )
 
     def next_generation(self) -> int:
@@ -297,7 +302,7 @@ class State:
             "units": len(self.units),
             "frontends": len(self.frontends),
             "plans": len(self.plans),
-            "backends": len(self.backends),
+            "backends": len(self.backends) - 1,
             "clusters": len(self.clusters),
             "service_ids": len(self.service_ids),
             "plan_ids": len(self.plan_ids),

@@ -258,4 +258,5 @@ def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]
     return [
         ("members", codecs.MEMBER_KEY.pack(plan.id, number), codecs.MEMBER.pack(state.backends[number].generation))
         for number in sorted(numbers)
+        if number != codecs.REFUSING
     ]

@@ -26,6 +26,7 @@ class PlanNames:
         self._clusters = {0: "", **_by_id(clusters)}
         self._plans = {ID.unpack(key)[0]: codecs.PLAN.named(value)["service"] for key, value in plans}
         self._backends = {ID.unpack(key)[0]: endpoint(codecs.BACKEND.named(value)) for key, value in backends}
+        self._backends[codecs.REFUSING] = "refused"
 
     def service(self, number: int) -> str:
         """The service of a number; 0 is none."""

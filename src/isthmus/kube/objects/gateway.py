@@ -148,6 +148,12 @@ class BackendRef(Wire, frozen=True):
     filters: list[Filter] | None = None
 
 
+class L4Target(ObjectRef, frozen=True):
+    """A target of connections or datagrams, with a weight."""
+
+    weight: int | None = None
+
+
 class Timeouts(Wire, frozen=True):
     """GEP-2257 durations."""
 
@@ -186,8 +192,18 @@ class GrpcRule(Rule, frozen=True):
     matches: list[GrpcMatch] | None = None
 
 
+class L4Rule(Wire, frozen=True):
+    """The rule of a TCPRoute or UDPRoute."""
+
+    name: str | None = None
+    backend_refs: list[L4Target] | None = None
+
+
 class RouteSpec(Wire, frozen=True):
-    """Desired state of a route. Its rules, :class:`HttpRule` or :class:`GrpcRule`, are read where they are bounded."""
+    """Desired state of a route.
+
+    Its rules (:class:`HttpRule`, :class:`GrpcRule` or :class:`L4Rule`) are read where they are bounded.
+    """
 
     parent_refs: list[ParentRef] | None = None
     hostnames: list[str] | None = None
@@ -211,6 +227,22 @@ class HttpRoute(Wire, frozen=True):
 
 class GrpcRoute(Wire, frozen=True):
     """A route of gRPC."""
+
+    metadata: Meta
+    spec: RouteSpec = RouteSpec()
+    status: RouteStatus | None = None
+
+
+class TcpRoute(Wire, frozen=True):
+    """A route of connections."""
+
+    metadata: Meta
+    spec: RouteSpec = RouteSpec()
+    status: RouteStatus | None = None
+
+
+class UdpRoute(Wire, frozen=True):
+    """A route of datagrams."""
 
     metadata: Meta
     spec: RouteSpec = RouteSpec()
@@ -250,4 +282,6 @@ class ReferenceGrant(Wire, frozen=True):
 GROUP: Final = "gateway.networking.k8s.io"
 HTTP_ROUTE: Final = Kind(GROUP, "v1", "httproutes", "HTTPRoute", HttpRoute)
 GRPC_ROUTE: Final = Kind(GROUP, "v1", "grpcroutes", "GRPCRoute", GrpcRoute)
+TCP_ROUTE: Final = Kind(GROUP, "v1", "tcproutes", "TCPRoute", TcpRoute)
+UDP_ROUTE: Final = Kind(GROUP, "v1", "udproutes", "UDPRoute", UdpRoute)
 REFERENCE_GRANT: Final = Kind(GROUP, "v1beta1", "referencegrants", "ReferenceGrant", ReferenceGrant)

@@ -1,0 +1,1 @@
+// Empty: its presence lets identities.go declare functions of other packages without bodies.
