@@ -230,7 +230,7 @@ class Server:
         if read is None:
             return _failure(404, f"this process has no counters '{name}'")
         rows = read()
-        return _json(rows if isinstance(rows, list) else await rows)
+        return _json(await rows if isinstance(rows, Awaitable) else rows)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         """Follow several tables. The answer ends when one of them cannot be followed, and with the process."""
