@@ -108,46 +108,54 @@ def test_a_policy_is_accepted_or_says_why_not_and_is_ready_as_it_is_accepted(
 GATEWAYS = Cluster(name=C1, own=True, network="one", gateways=("192.0.2.1:15443",))
 FLAT = Cluster(name=C1, own=True)
 ISLAND, NEIGHBOUR = (Cluster(name=ClusterName("c2"), network=network) for network in ("two", "one"))
-FLAT_TEXT = "no node verifies callers: those of c2 reach pods without a gateway, and are not refused"
 BY_CLUSTER = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
 NO_LABELS = "gateways know no labels: a rule with clusterLabels allows nobody there"
-NOWHERE = "this cluster has no gateways, and no node verifies callers: nobody is refused"
-AUDIT = "audit: nobody is refused, and gateways do not count whom it would refuse"
+UNPROVEN = "unsigned: address: nodes know no callers by address, so they allow those that prove no identity"
+NO_UDP = "enforce: all: nodes do not judge callers by UDP"
+AUDIT = "audit: nobody is refused; nodes count whom it would refuse, gateways do not"
 SHOP, GOLD = Allow(cluster=ClusterName("c2"), namespace="shop"), Allow(labels=(("class", "gold"),))
+ENFORCED = ("True", "Enforced", "")
 
 
 @pytest.mark.parametrize(
     ("rows", "want"),
     [
-        ((policy(C2), GATEWAYS, ISLAND), ("True", "Gateways", "")),
-        ((policy(C2), GATEWAYS, NEIGHBOUR), ("False", "GatewaysOnly", FLAT_TEXT)),
-        ((policy(SHOP), GATEWAYS, NEIGHBOUR), ("False", "GatewaysOnly", f"{FLAT_TEXT}; {BY_CLUSTER}")),
+        ((policy(C2), GATEWAYS, ISLAND), ENFORCED),
+        ((policy(C2), GATEWAYS, NEIGHBOUR), ENFORCED),
+        ((policy(SHOP, GOLD), GATEWAYS, NEIGHBOUR), ENFORCED),
         ((policy(SHOP), GATEWAYS, ISLAND), ("False", "ByCluster", BY_CLUSTER)),
         ((policy(C2, GOLD), GATEWAYS, ISLAND), ("False", "LabelsUnknown", NO_LABELS)),
-        ((policy(C2), FLAT, Cluster(name=ClusterName("c2"))), ("False", "NotEnforced", NOWHERE)),
-        ((policy(C2), FLAT, ISLAND), ("False", "NotEnforced", NOWHERE)),
-        ((policy(C2),), ("False", "NotEnforced", NOWHERE)),
+        ((policy(SHOP, GOLD), FLAT, ISLAND), ENFORCED),
+        ((policy(C2, require=False, enforce="all"), GATEWAYS, ISLAND), ENFORCED),
+        ((policy(C2, require=False), GATEWAYS, NEIGHBOUR), ("False", "UnprovenAllowed", UNPROVEN)),
+        ((policy(C2, enforce="all"), GATEWAYS, NEIGHBOUR), ("False", "UDPNotVerified", NO_UDP)),
+        (
+            (policy(SHOP, require=False), GATEWAYS, NEIGHBOUR, Cluster(name=ClusterName("c3"), network="two")),
+            ("False", "UnprovenAllowed", f"{UNPROVEN}; {BY_CLUSTER}"),
+        ),
         ((policy(C2, audit=True), GATEWAYS, ISLAND), ("False", "Audit", AUDIT)),
         ((policy(C2, target="echo"), GATEWAYS, ISLAND), ("False", "NotAccepted", "")),
-        ((policy(invalid="wrong"), GATEWAYS, ISLAND), ("True", "Gateways", "")),
+        ((policy(invalid="wrong"), GATEWAYS, ISLAND), ENFORCED),
         (
             (policy(C2), GATEWAYS, ISLAND, ExcessPolicy(ServiceName("demo/callers"), 70_000, 65_536)),
             (
                 "False",
                 "TooManyCallers",
-                "it allows 70000 identities, which do not fit into the 65536 of all policies: nodes will allow none",
+                "it allows 70000 identities, which do not fit into the 65536 of all policies: nodes allow none of them",
             ),
         ),
     ],
     ids=[
         "islands alone",
         "a flat network",
-        "a flat network, by namespace",
-        "by namespace",
-        "by labels",
-        "no gateways",
-        "no gateways, an island",
-        "alone",
+        "a flat network, by namespace and labels",
+        "an island, by namespace",
+        "an island, by labels",
+        "an island and no gateways, so that nobody calls",
+        "an island, whose UDP is proven too",
+        "a flat network, without proof",
+        "a flat network, UDP",
+        "both",
         "audit",
         "not accepted",
         "invalid, which allows nobody",
@@ -159,13 +167,13 @@ def test_a_policy_says_where_callers_are_not_refused_by_it(rows: tuple[Any, ...]
 
 
 def test_a_status_follows_exports_clusters_and_policies() -> None:
-    operator = Operator(policy(C2, target="echo"), GATEWAYS, ISLAND)
+    operator = Operator(policy(SHOP, target="echo"), GATEWAYS, NEIGHBOUR)
     assert operator.condition("Accepted")[1] == "TargetNotFound"
     operator.put(EXPORT)
     assert operator.condition("Accepted")[1] == "Accepted"
-    assert operator.condition("Enforced")[1] == "Gateways"
-    operator.put(NEIGHBOUR)
-    assert operator.condition("Enforced")[1] == "GatewaysOnly"
+    assert operator.condition("Enforced")[1] == "Enforced"
+    operator.put(ISLAND)
+    assert operator.condition("Enforced")[1] == "ByCluster"
     operator.put(policy(name="demo/older", target="echo", created="1"))
     assert operator.condition("Accepted")[1] == "Conflicted"
 

@@ -1,12 +1,12 @@
 """Computes the status of each ExportPolicy: whether it is in force, and where callers are refused by it.
 
 ``Enforced`` is False while any part of a policy has no effect somewhere, with every such part in its message; the
-reason is that of the gravest. No node verifies callers yet, so only gateways refuse any.
+reason is that of the gravest. Nodes verify callers of clusters on this cluster's network, gateways those of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import nsmallest
 from typing import Final, NamedTuple
@@ -34,8 +34,6 @@ KINDS: Final = {KIND: Ownership(EXPORT_POLICY, conditions=frozenset({"Ready", "A
 
 MAX_STATUSES: Final = 100
 """Number of policies of one namespace with a status, first in precedence: a change of one recomputes all."""
-SHOWN: Final = 8
-"""Number of clusters that a message names; the others are only counted."""
 
 
 class WithoutEffect(NamedTuple):
@@ -114,9 +112,9 @@ def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, clus
     excess = reader.get(EXCESS_POLICIES, policy.name)
     if excess is not None:
         room = f"it allows {excess.identities} identities, which do not fit into the {excess.limit} of all policies"
-        ignored.insert(0, WithoutEffect("TooManyCallers", f"{room}: nodes will allow none"))
+        ignored.insert(0, WithoutEffect("TooManyCallers", f"{room}: nodes allow none of them"))
     if not ignored:
-        return condition("Enforced", True, reason="Gateways", generation=policy.generation)
+        return condition("Enforced", True, reason="Enforced", generation=policy.generation)
     message = "; ".join(each.text for each in ignored)
     return condition("Enforced", False, reason=ignored[0].reason, message=message, generation=policy.generation)
 
@@ -124,25 +122,18 @@ def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, clus
 def without_effect(policy: ExportPolicy, own: Cluster | None, clusters: Iterable[Cluster]) -> Iterator[WithoutEffect]:
     """Yield the parts of a policy without effect, gravest first."""
     if policy.audit:
-        yield WithoutEffect("Audit", "audit: nobody is refused, and gateways do not count whom it would refuse")
+        yield WithoutEffect("Audit", "audit: nobody is refused; nodes count whom it would refuse, gateways do not")
         return
-    peers = [each for each in clusters if each is not own and not each.own]
-    flat = sorted(each.name for each in peers if reachability(own, each) == "direct")
-    if own is None or not own.gateways:
-        yield WithoutEffect(
-            "NotEnforced", "this cluster has no gateways, and no node verifies callers: nobody is refused"
-        )
+    ways = {reachability(own, each) for each in clusters if each is not own and not each.own}
+    if "direct" in ways and not policy.require:
+        text = "unsigned: address: nodes know no callers by address, so they allow those that prove no identity"
+        yield WithoutEffect("UnprovenAllowed", text)
+    if "direct" in ways and policy.enforce == "all":
+        yield WithoutEffect("UDPNotVerified", "enforce: all: nodes do not judge callers by UDP")
+    if own is None or not own.gateways or not ways - {"direct"}:
         return
-    if flat:
-        text = f"no node verifies callers: those of {_some(flat)} reach pods without a gateway, and are not refused"
-        yield WithoutEffect("GatewaysOnly", text)
     if any(rule.namespace or rule.service_account for rule in policy.allow):
         text = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
         yield WithoutEffect("ByCluster", text)
     if any(rule.labels for rule in policy.allow):
         yield WithoutEffect("LabelsUnknown", "gateways know no labels: a rule with clusterLabels allows nobody there")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
