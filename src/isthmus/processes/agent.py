@@ -50,7 +50,7 @@ KUBERNETES = (
     "policies", "drains", "l4_routes", "grants",
 )  # fmt: skip
 
-TABLES: Final = (tables.FAULTS, tables.CLUSTERS, tables.PEER_POLICIES, tables.REFUSED_RECORDS, tables.DRAINS)
+TABLES: Final = (tables.CLUSTERS, tables.PEER_POLICIES, tables.REFUSED_RECORDS, tables.DRAINS)
 """Tables that no derived one brings."""
 
 PEERS_PATIENCE: Final = 10.0
@@ -101,6 +101,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     db = Database(
         *tables_of(
             derived,
+            tables.FAULTS,
             *TABLES,
             *programming.TABLES,
             *proxying.TABLES,
