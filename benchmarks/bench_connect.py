@@ -348,7 +348,7 @@ async def prove(datapath: Datapath, pod: int, far: int) -> None:
     await target.guards.update(guards)
     await target.sources.update([Source("demo/client", ("10.7.0.1",), identity)])
     await target.signed_to.update([SignedTo(policy, each, ClusterName("c1"), 7) for each in BACKENDS])
-    target.put_keys({7: (1, key)}, {(7, 1): key})
+    target.put_keys({(7, 1): key}, {(7, 1): key}, number=1)
 
 
 def on_link(stack: ExitStack, datapath: Datapath, path: Machines, device: str = "pod0") -> int:

@@ -56,6 +56,27 @@ static __always_inline bool signs(void)
 	return gate && READ_ONCE(gate->flags) & SIGNING_SIGNS;
 }
 
+/* Number of the key of the epoch that it is now by the agent's clock, which ours carries on. */
+static __always_inline __u32 current_key(const struct signing *gate)
+{
+	__u64 began = READ_ONCE(gate->began), now = bpf_ktime_get_ns();
+
+	return (READ_ONCE(gate->key_number) + (now > began ? (__u32)((now - began) / EPOCH_NS) : 0)) & 0xff;
+}
+
+/* 0 with the key of a cluster and number from one of the maps of keys. */
+static __always_inline int read_key(void *keys, const struct epoch_key_id *id, __u64 key[2])
+{
+	const struct epoch_key *found = bpf_map_lookup_elem(keys, id);
+
+	if (!found)
+		return -ENOENT;
+	key[0] = READ_ONCE(found->key[0]);
+	key[1] = READ_ONCE(found->key[1]);
+	barrier();
+	return READ_ONCE(found->cluster) == id->cluster && READ_ONCE(found->number) == id->number ? 0 : -ENOENT;
+}
+
 /* The MAC of a segment from its first pair of address and port to the second, as option.mac has it. */
 static __always_inline __u64 mac_of(const __u64 key[2], const __be32 *source, const __be32 *dest, __be16 source_port,
 				    __be16 dest_port, __u32 sequence, __be32 number_identity)
@@ -174,29 +195,25 @@ __walked_once int sign_from_pod(struct __sk_buff *skb)
 {
 	struct identity_option option = { .kind = OPTION_KIND, .length = sizeof(option) }, old = {};
 	struct segment segment = {};
-	const struct sign_key *found;
-	__u32 cluster, identity = 0, header, at;
+	const struct signing *gate = get_signing();
+	struct epoch_key_id id = {};
+	__u32 identity = 0, header, at;
 	__u64 key[2];
 
 	if (parse(skb, &segment, true) || (segment.flags & TCP_CONTROL) != TCP_SYN)
 		return TC_ACT_UNSPEC;
-	cluster = verifying_cluster(segment.key.peer);
-	if (!cluster)
+	id.cluster = verifying_cluster(segment.key.peer);
+	if (!id.cluster || !gate)
 		return TC_ACT_UNSPEC;
 	if (identity_of(skb->ifindex, segment.key.pod, &identity))
 		return TC_ACT_SHOT;
 	header = skb->len - segment.l4;
 	if (!identity || segment.length || header != header_of(skb, segment.l4)) /* data, or padding of a raw socket */
 		return TC_ACT_UNSPEC;
-	found = bpf_map_lookup_elem(&sign_keys, &cluster);
-	if (!found)
+	id.number = current_key(gate);
+	if (read_key(&sign_keys, &id, key))
 		return TC_ACT_UNSPEC;
-	key[0] = READ_ONCE(found->key[0]);
-	key[1] = READ_ONCE(found->key[1]);
-	option.number_identity = bpf_htonl(READ_ONCE(found->number) << 24 | (identity & 0xffffff));
-	barrier();
-	if (READ_ONCE(found->cluster) != cluster)
-		return TC_ACT_UNSPEC;
+	option.number_identity = bpf_htonl(id.number << 24 | (identity & 0xffffff));
 	option.experiment = bpf_htons(OPTION_EXPERIMENT);
 	option.mac = mac_of(key, segment.key.pod, segment.key.peer, segment.key.pod_port, segment.key.peer_port,
 			    segment.sequence, option.number_identity);

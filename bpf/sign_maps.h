@@ -8,7 +8,8 @@
 #include "maps.h"
 
 #define MAX_SOURCES 8192 /* pods of a node × their addresses, and an entry for each interface */
-#define MAX_VERIFY_KEYS 4096 /* three epochs of MAX_CLUSTERS clusters, and those being exchanged */
+#define MAX_KEYS 65536 /* 62 epochs of MAX_CLUSTERS clusters, and those being exchanged */
+#define EPOCH_NS (60ULL * 1000 * 1000 * 1000)
 #define ANY_PORT 0 /* in guarded: some port of the interface is */
 
 enum signing_flag {
@@ -20,6 +21,9 @@ enum signing_flag {
 struct signing {
 	__u32 flags;
 	__u32 identity_shift; /* bits of an identity below its cluster's id: 16, or 15 in clustersets of 511 */
+	__u64 began;	      /* CLOCK_MONOTONIC, ns: when the epoch of key_number began; 0: no key is in use */
+	__u32 key_number;     /* of an epoch, modulo 256; later ones follow by our clock, so that keys change without the agent */
+	__u32 reserved;
 };
 
 /* An address of 0 stands for the interface: it has sources, so that any other address is spoofed. */
@@ -42,18 +46,12 @@ struct signed_to {
 	__u32 cluster;
 };
 
-struct sign_key {
-	__u64 key[2];
-	__u32 number;
-	__u32 cluster;
-};
-
-struct verify_key_id {
+struct epoch_key_id {
 	__u32 cluster;
 	__u32 number;
 };
 
-struct verify_key {
+struct epoch_key {
 	__u64 key[2];
 	__u32 cluster;
 	__u32 number;
@@ -140,22 +138,22 @@ struct {
 	__type(value, struct signed_to);
 } signed_to SEC(".maps");
 
-/* Cluster → the key of the epoch, by which SYNs to it are signed. */
+/* Cluster, number of a key → the key by which SYNs to it are signed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_CLUSTERS);
-	__type(key, __u32);
-	__type(value, struct sign_key);
+	__uint(max_entries, MAX_KEYS);
+	__type(key, struct epoch_key_id);
+	__type(value, struct epoch_key);
 } sign_keys SEC(".maps");
 
-/* Cluster, number of a key → the key, by which SYNs from it are verified. */
+/* Cluster, number of a key → the key by which SYNs from it are verified. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_VERIFY_KEYS);
-	__type(key, struct verify_key_id);
-	__type(value, struct verify_key);
+	__uint(max_entries, MAX_KEYS);
+	__type(key, struct epoch_key_id);
+	__type(value, struct epoch_key);
 } verify_keys SEC(".maps");
 
 /* A pod's interface on the node, a port → the policy that says who may call it. */

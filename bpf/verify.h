@@ -118,12 +118,11 @@ static __always_inline int read_source(struct __sk_buff *skb, __be32 *source)
 /* 0 if a SYN proves an identity that the policy allows, else enum refusal_reason. */
 static __always_inline int judge(struct __sk_buff *skb, const struct segment *syn, __u32 policy, __u32 *identity)
 {
-	__u32 header = header_of(skb, syn->l4), shift, claimed;
+	__u32 header = header_of(skb, syn->l4), shift, claimed, ahead;
 	const struct signing *gate = get_signing();
 	struct identity_option option = {};
-	struct verify_key_id id = {};
+	struct epoch_key_id id = {};
 	struct allowed_key allows = { .policy = policy };
-	const struct verify_key *found;
 	__u64 key[2];
 
 	if (!gate || (syn->flags & TCP_CONTROL) != TCP_SYN || syn->length || header < TCP_HEADER + sizeof(option) ||
@@ -136,13 +135,8 @@ static __always_inline int judge(struct __sk_buff *skb, const struct segment *sy
 	claimed &= 0xffffff;
 	id.cluster = claimed >> shift;
 	*identity = id.cluster << shift;
-	found = bpf_map_lookup_elem(&verify_keys, &id);
-	if (!found)
-		return REFUSAL_UNKNOWN_KEY;
-	key[0] = READ_ONCE(found->key[0]);
-	key[1] = READ_ONCE(found->key[1]);
-	barrier();
-	if (READ_ONCE(found->cluster) != id.cluster || READ_ONCE(found->number) != id.number)
+	ahead = (id.number - current_key(gate) + 1) & 0xff; /* 1: of this epoch */
+	if (ahead > 2 || read_key(&verify_keys, &id, key))
 		return REFUSAL_UNKNOWN_KEY;
 	if (mac_of(key, syn->key.peer, syn->key.pod, syn->key.peer_port, syn->key.pod_port, syn->sequence,
 		   option.number_identity) != option.mac)

@@ -158,10 +158,10 @@ def test_what_an_earlier_process_left_is_pruned_and_what_is_wanted_stays(world: 
 
 
 def test_keys_and_ranges_are_exactly_those_given(world: World) -> None:
-    world.target.put_keys({3: (1, bytes(16))}, {(3, 1): bytes(16), (3, 2): bytes(16)})
-    world.target.put_keys({4: (2, bytes(16))}, {(3, 2): bytes(16), (3, 3): bytes(16)})
-    assert [ID.unpack(key)[0] for key, _ in world.maps.items("sign_keys")] == [4]
-    assert sorted(codecs.VERIFY_KEY_ID.unpack(key) for key, _ in world.maps.items("verify_keys")) == [(3, 2), (3, 3)]
+    world.target.put_keys({(3, 1): bytes(16)}, {(3, 1): bytes(16), (3, 2): bytes(16)})
+    world.target.put_keys({(4, 2): bytes(16)}, {(3, 2): bytes(16), (3, 3): bytes(16)})
+    assert [codecs.EPOCH_KEY_ID.unpack(key) for key, _ in world.maps.items("sign_keys")] == [(4, 2)]
+    assert sorted(codecs.EPOCH_KEY_ID.unpack(key) for key, _ in world.maps.items("verify_keys")) == [(3, 2), (3, 3)]
     world.target.put_own_ranges(["10.1.0.0/16", "fd00:1::/48"])
     world.target.put_own_ranges(["10.1.0.0/16"])
     assert world.shown("own_ranges") == [{"address": "10.1.0.0", "bits_of_128": 112}]
@@ -172,7 +172,7 @@ def test_all_of_it_can_be_cleared(world: World) -> None:
     done(world.target.signed_to.update([REMOTE]))
     done(world.target.permits.update([Permit(WEB, 6)]))
     done(world.target.guards.update([GUARD]))
-    world.target.put_keys({3: (1, bytes(16))}, {(3, 1): bytes(16)})
+    world.target.put_keys({(3, 1): bytes(16)}, {(3, 1): bytes(16)})
     world.target.put_own_ranges(["10.1.0.0/16"])
     done(world.another().clear())
     assert world.gate() == 0

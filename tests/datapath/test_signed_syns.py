@@ -64,7 +64,7 @@ def signing(target: IdentityTarget) -> IdentityTarget:
     """The caller's node."""
     assert done(target.sources.update([Source("demo/client", (CALLER, CALLER6), IDENTITY)])) == {}
     assert done(target.signed_to.update([REMOTE, replace(REMOTE, address=CALLED6)])) == {}
-    assert target.put_keys({OWN: (NUMBER, KEY)}, {}) == []
+    assert target.put_keys({(OWN, NUMBER): KEY}, {}, number=NUMBER) == []
     return target
 
 
@@ -73,7 +73,7 @@ def guarding(target: IdentityTarget) -> IdentityTarget:
     """The provider's node."""
     assert done(target.permits.update([Permit(POLICY, IDENTITY)])) == {}
     assert done(target.guards.update([GUARD])) == {}
-    assert target.put_keys({}, {(CLUSTER, NUMBER): KEY}) == []
+    assert target.put_keys({}, {(CLUSTER, NUMBER): KEY}, number=NUMBER) == []
     assert target.put_own_ranges(["10.8.0.0/16", "fd00:8::/32", "192.0.2.1/32"]) == []
     return target
 
@@ -127,7 +127,7 @@ def test_the_mac_is_that_of_any_key_tuple_and_sequence_number(
     dice = random.Random(36)
     for _ in range(50):
         key, number, sport, port, sequence = dice.randbytes(16), *(dice.randrange(1, 1 << n) for n in (8, 16, 16, 32))
-        signing.put_keys({OWN: (number, key)}, {})
+        signing.put_keys({(OWN, number): key}, {}, number=number)
         wanted = option(key, number, IDENTITY, source, sport, called, port, sequence)
         _, out = leave(frame(packet(source, called, segment(source, sport, called, port, sequence))))
         assert out[-16:] == wanted
@@ -395,13 +395,14 @@ def test_what_opens_no_connection_to_a_guarded_port_from_another_cluster_passes(
 def test_a_rotation_of_keys_loses_no_call(
     signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun
 ) -> None:
-    """Of three epochs at the verifier, the signer may be in the one before, or in the next."""
+    """The signer may be in the epoch before the verifier's, or in the next."""
     keys = {epoch % 256: os.urandom(16) for epoch in range(254, 264)}
+    sign, verify = ({(cluster, number): key for number, key in keys.items()} for cluster in (OWN, CLUSTER))
     for epoch in range(255, 262):
-        verify = {(CLUSTER, n % 256): keys[n % 256] for n in (epoch - 1, epoch, epoch + 1)}
         for other in (epoch - 1, epoch, epoch + 1):
-            assert signing.put_keys({OWN: (other % 256, keys[other % 256])}, verify) == []
+            assert signing.put_keys(sign, verify, number=other % 256) == []
             _, sent = leave(syn(CALLER, CALLED))
+            assert guarding.put_keys(sign, verify, number=epoch % 256) == []
             assert enter(sent) == (PASS, sent)
 
 
@@ -410,11 +411,37 @@ def test_in_a_clusterset_of_511_the_clusters_id_has_nine_bits(datapath: Datapath
     identity = 300 << SHIFT_511 | 0x1234
     done(target.permits.update([Permit(POLICY, identity)]))
     done(target.guards.update([GUARD]))
-    target.put_keys({}, {(300, NUMBER): KEY})
+    target.put_keys({}, {(300, NUMBER): KEY}, number=NUMBER)
     sent = signed(CALLER, CALLED, identity=identity)
     assert enter(sent) == (PASS, sent)
     enter(signed(CALLER, CALLED, identity=301 << SHIFT_511 | 0x1234))
     assert refused(target) == {(POLICY, 301 << SHIFT_511, "unknown-key"): 1}
+
+
+@pytest.mark.parametrize("other", [-2, 2, 30, 128, -30])
+def test_a_key_of_another_epoch_is_unknown_although_the_node_has_it(
+    signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun, other: int
+) -> None:
+    number = (NUMBER + other) % 256
+    sign, verify = ({(cluster, each): KEY for each in (NUMBER, number)} for cluster in (OWN, CLUSTER))
+    signing.put_keys(sign, verify, number=number)
+    _, sent = leave(syn(CALLER, CALLED))
+    guarding.put_keys(sign, verify, number=NUMBER)
+    verdict, _ = enter(sent)
+    assert verdict != PASS
+    assert refused(guarding) == {(POLICY, CLUSTER << 16, "unknown-key"): 1}
+
+
+@pytest.mark.parametrize(("passed", "number"), [(0, 255), (59, 255), (61, 0), (3_599, 58)])
+def test_without_an_agent_the_kernel_goes_on_to_the_next_keys(
+    signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun, passed: int, number: int
+) -> None:
+    keys = {epoch % 256: os.urandom(16) for epoch in range(254, 255 + 61)}
+    sign, verify = ({(cluster, each): key for each, key in keys.items()} for cluster in (OWN, CLUSTER))
+    signing.put_keys(sign, verify, number=255, passed=passed)
+    _, sent = leave(syn(CALLER, CALLED))
+    assert sent[-12] == number
+    assert enter(sent) == (PASS, sent)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The last usable content of a file stays in use while the file is not usable, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Final
 
 from msgspec import Struct
@@ -20,10 +21,12 @@ NO_FILES: Final[Mapping[str, str]] = {}
 class KeySet(Struct, frozen=True, gc=False, kw_only=True):
     """Keys for the kernel's maps ``sign_keys`` and ``verify_keys``, by cluster id."""
 
-    sign: dict[int, tuple[int, bytes]] = {}
-    """Number and key by which calls to a cluster are signed."""
+    sign: dict[tuple[int, int], bytes] = {}
+    """Keys by which calls to a cluster are signed, by cluster id and number."""
     verify: dict[tuple[int, int], bytes] = {}
     """Keys by which calls of a cluster are verified, by cluster id and number."""
+    epoch: int
+    """The present one."""
     until: int
     """Unix time at which other keys are due."""
 
@@ -37,6 +40,8 @@ class EpochKeys:
     def __init__(self) -> None:
         self._pairs: dict[ClusterName, Pair] = {}
         self._unusable: dict[str, str] = {}
+        self._derived: dict[tuple[bytes, int], bytes] = {}
+        """Keys that were derived last, by secret and epoch: one epoch later most are the same."""
 
     def __repr__(self) -> str:
         return f"<EpochKeys of {', '.join(sorted(self._pairs)) or 'no peer'}>"
@@ -61,17 +66,18 @@ class EpochKeys:
 
     def current(self, now: float, ids: Mapping[ClusterName, int]) -> KeySet:
         """Keys at a Unix time, of the peers whose ids are given; a peer without secrets of the day has none."""
-        epoch = keys.epoch_at(now)
-        sign, verify = {}, {}
+        epoch, epochs = keys.epoch_at(now), keys.kept_epochs(now)
+        sign: dict[tuple[int, int], bytes] = {}
+        verify: dict[tuple[int, int], bytes] = {}
+        known, self._derived = self._derived, {}
         for name, number in ids.items():
             if (pair := self._pairs.get(name)) is None:
                 continue
-            if secret := pair.send.get(keys.day_of(epoch)):
-                sign[number] = keys.number_of(epoch), keys.epoch_key(secret, epoch)
-            for each in keys.accepted_epochs(now):
-                if secret := pair.receive.get(keys.day_of(each)):
-                    verify[number, keys.number_of(each)] = keys.epoch_key(secret, each)
-        return KeySet(sign=sign, verify=verify, until=(epoch + 1) * keys.EPOCH_SECONDS)
+            for each, (secrets, found) in product(epochs, ((pair.send, sign), (pair.receive, verify))):
+                if secret := secrets.get(keys.day_of(each)):
+                    key = known.get((secret, each)) or keys.epoch_key(secret, each)
+                    found[number, keys.number_of(each)] = self._derived[secret, each] = key
+        return KeySet(sign=sign, verify=verify, epoch=epoch, until=(epoch + 1) * keys.EPOCH_SECONDS)
 
     def problems(self, now: float) -> list[str]:
         """Reasons why keys are missing or old, a sentence each."""

@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 EPOCH_SECONDS: Final = 60
+EPOCHS_AHEAD: Final = 60
+"""Epochs whose keys the kernel has before they begin: an hour."""
 EPOCHS_OF_DAY: Final = 24 * 60 * 60 // EPOCH_SECONDS
 DAY_SECRET_BYTES: Final = 32
 EPOCH_KEY_BYTES: Final = 16
@@ -66,10 +68,14 @@ def epoch_at(now: float) -> int:
     return math.floor(now / EPOCH_SECONDS)
 
 
-def accepted_epochs(now: float) -> tuple[int, int, int]:
-    """Return the epochs whose keys a receiver accepts at a Unix time."""
+def kept_epochs(now: float) -> range:
+    """Return the epochs whose keys the kernel has at a Unix time: those that are valid, and those of the next hour.
+
+    The kernel goes on to them by its own clock, so that a node signs and verifies for an hour without its agent. Which
+    of them are valid it knows too (``bpf/verify.h``).
+    """
     epoch = epoch_at(now)
-    return epoch - 1, epoch, epoch + 1
+    return range(epoch - 1, epoch + EPOCHS_AHEAD + 1)
 
 
 def day_of(epoch: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from isthmus.datapath.identity.target import SHIFT, SHIFT_511, IdentityTarget
 from isthmus.identity import callers, guards
 from isthmus.identity import permits as permitted
 from isthmus.identity.epoch_keys import KeySet
+from isthmus.identity.keys import EPOCH_SECONDS, number_of
 from isthmus.model import tables
 from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName
@@ -183,7 +185,9 @@ class Proving:
 
     def _put_keys(self, keys: KeySet) -> None:
         assert self._parts is not None
-        self._note("keys of signatures are not written", self._parts.target.put_keys(keys.sign, keys.verify))
+        number, passed = number_of(keys.epoch), time.time() - keys.epoch * EPOCH_SECONDS
+        failures = self._parts.target.put_keys(keys.sign, keys.verify, number=number, passed=passed)
+        self._note("keys of signatures are not written", failures)
         self._keyed.set()
 
     async def _guard(self, parts: Parts) -> None:

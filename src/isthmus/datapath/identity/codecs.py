@@ -26,14 +26,13 @@ ANY_PORT: Final = 0
 ANY_ADDRESS: Final = bytes(16)
 TCP: Final = 6
 
-SIGNING = Shape("signing", flags="I", identity_shift="I")
+SIGNING = Shape("signing", flags="I", identity_shift="I", began="Q", key_number="I", reserved="I")
 SOURCE_KEY = Shape("source_key", ifindex="I", address="16s")
 SOURCE = Shape("source", identity="I", ifindex="I")
 SIGNED_TO_KEY = Shape("signed_to_key", address="16s")
 SIGNED_TO = Shape("signed_to", address="16s", cluster="I")
-SIGN_KEY = Shape("sign_key", key="16s", number="I", cluster="I")
-VERIFY_KEY_ID = Shape("verify_key_id", cluster="I", number="I")
-VERIFY_KEY = Shape("verify_key", key="16s", cluster="I", number="I")
+EPOCH_KEY_ID = Shape("epoch_key_id", cluster="I", number="I")
+EPOCH_KEY = Shape("epoch_key", key="16s", cluster="I", number="I")
 GUARDED_KEY = Shape("guarded_key", ifindex="I", port="2s", protocol="B", reserved="B")
 GUARDED = Shape("guarded", policy="I", flags="I", ifindex="I", port="2s", protocol="B", reserved="B")
 RANGE_KEY = Shape("range_key", prefix="I", address="16s")

@@ -65,7 +65,7 @@ MAPS: Final = (
     Map(name="policies", value=codecs.POLICY, entries=times(1), writer="agent", show=per_entry(_policy)),
     Map(name="own_ranges", key=codecs.RANGE_KEY, writer="agent", show=per_entry(_range)),
     Map(name="allowed", key=codecs.ALLOWED_KEY, entries=times(1), writer="agent", show=per_entry(_allowed)),
-    Map(name="verify_keys", key=codecs.VERIFY_KEY_ID, value=codecs.VERIFY_KEY, writer="agent"),
+    Map(name="verify_keys", key=codecs.EPOCH_KEY_ID, value=codecs.EPOCH_KEY, writer="agent"),
     Map(
         name="guarded",
         key=codecs.GUARDED_KEY,
@@ -74,7 +74,7 @@ MAPS: Final = (
         writer="agent",
         show=per_entry(_guarded),
     ),
-    Map(name="sign_keys", value=codecs.SIGN_KEY, writer="agent"),
+    Map(name="sign_keys", key=codecs.EPOCH_KEY_ID, value=codecs.EPOCH_KEY, writer="agent"),
     Map(name="sources", key=codecs.SOURCE_KEY, value=codecs.SOURCE, writer="agent", show=per_entry(_source)),
     Map(
         name="signed_to",

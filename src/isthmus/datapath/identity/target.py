@@ -30,11 +30,19 @@ RENEW: Final = 10.0
 """Seconds between two looks at which interfaces lead to the pods."""
 FRESH: Final = 0.5
 """Seconds for which a look counts."""
+EPOCH_SECONDS: Final = 60
+"""EPOCH_NS of bpf/sign_maps.h."""
+MOST_DRIFT: Final = 1.0
+"""Seconds by which the kernel's epochs may differ from ours. They are written again beyond, and otherwise not: a
+program that reads a number while the other is written is an epoch off."""
 GATE: Final = ID.pack(0)
 CLOSED: Final = bytes(codecs.SIGNING.size)
 SHIFT, SHIFT_511 = 16, 15
 """Bits of an identity below its cluster's id, in clustersets of 255 and of 511 clusters."""
 NAME_BYTES: Final = codecs.POLICY.size - 1
+
+Keys = Mapping[tuple[int, int], bytes]
+"""Keys by cluster id and number."""
 
 log = logs.get("identity")
 
@@ -61,6 +69,8 @@ class IdentityTarget:
             for key, value in maps.items("policies")
         }
         self._ids = Ids(self._policies.values())
+        self._began, self._number = 0, 0
+        """When the epoch of a key began, in ns of this clock, and the key's number; 0 without keys."""
         self.sources = Entries(maps, "sources", SOURCES.key, self._source, written=self._follow)
         self.signed_to = Entries(maps, "signed_to", SIGNED_TO.key, _signed_to, written=self._follow)
         self.permits = Entries(maps, "allowed", PERMITS.key, self._permit, written=self._follow)
@@ -69,20 +79,22 @@ class IdentityTarget:
     def __repr__(self) -> str:
         return f"<IdentityTarget: {self.sources!r}, {self.signed_to!r}, {self.guards!r}, {self.permits!r}>"
 
-    def put_keys(self, sign: Mapping[int, tuple[int, bytes]], verify: Mapping[tuple[int, int], bytes]) -> Sequence[str]:
-        """Make the maps hold exactly these keys of 16 bytes. Returns failures.
+    def put_keys(self, sign: Keys, verify: Keys, *, number: int = 0, passed: float = 0.0) -> Sequence[str]:
+        """Make the maps hold exactly these keys of 16 bytes, by cluster and number. Returns failures.
 
-        ``sign`` has the number of the key and the key by the cluster that it is for, ``verify`` the key by the cluster
-        that signs with it and its number.
+        ``sign`` has the keys for calls to a cluster, ``verify`` those for calls from it. ``number`` is that of the key
+        of the present epoch, which began ``passed`` seconds ago; the kernel goes on to the next ones by its own clock.
         """
-        verified = {
-            codecs.VERIFY_KEY_ID.pack(cluster, number): codecs.VERIFY_KEY.pack(key, cluster, number)
-            for (cluster, number), key in verify.items()
-        }
-        signed = {
-            ID.pack(cluster): codecs.SIGN_KEY.pack(key, number, cluster) for cluster, (number, key) in sign.items()
-        }
-        return [*self._make("verify_keys", verified), *self._make("sign_keys", signed)]
+        began = round((self._clock() - passed) * 1e9)
+        drift = abs((began - self._began) / 1e9 - (number - self._number) % 256 * EPOCH_SECONDS)
+        if sign or verify:
+            if not self._began or drift > MOST_DRIFT:
+                self._began, self._number = began, number
+        else:
+            self._began = self._number = 0
+        failures = [*self._make("verify_keys", _entries(verify)), *self._make("sign_keys", _entries(sign))]
+        self._renew_gate()
+        return failures
 
     def put_own_ranges(self, ranges: Collection[str]) -> Sequence[str]:
         """Make these the ranges whose SYNs no guard looks at: pods and nodes of the own cluster. Returns failures."""
@@ -189,7 +201,7 @@ class IdentityTarget:
     def _renew_gate(self) -> None:
         """Make programs look where there is something, after it was written."""
         flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
-        value = codecs.SIGNING.pack(flags, self._shift)
+        value = codecs.SIGNING.pack(flags, self._shift, self._began, self._number, 0)
         current = dict(self._maps.items("signing")).get(GATE, CLOSED)
         if value != current and (flags or codecs.SIGNING.named(current)["flags"]):
             self._maps.put("signing", [(GATE, value)])
@@ -198,6 +210,10 @@ class IdentityTarget:
 def identity_target(maps: Maps, cgroup: Path, *, shift: int = SHIFT) -> IdentityTarget:
     """The target for the pods below a cgroup."""
     return IdentityTarget(maps, lambda: pod_interfaces(maps, cgroup), shift=shift)
+
+
+def _entries(keys: Keys) -> dict[bytes, bytes]:
+    return {codecs.EPOCH_KEY_ID.pack(*each): codecs.EPOCH_KEY.pack(key, *each) for each, key in keys.items()}
 
 
 def _signed_to(row: SignedTo) -> dict[bytes, bytes]:
