@@ -49,7 +49,9 @@ def definition(group: str, kind: str, plural: str, version: str, scope: str) -> 
             "group": group,
             "scope": scope,
             "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+            "versions": [
+                {"name": version, "served": True, "storage": True, "schema": schema, "subresources": {"status": {}}}
+            ],
         },
     }
 
@@ -59,6 +61,9 @@ OPTIONAL = (
     definition("cilium.io", "CiliumLocalRedirectPolicy", "ciliumlocalredirectpolicies", "v2", "Namespaced"),
     definition("flomesh.io", "GlobalTrafficPolicy", "globaltrafficpolicies", "v1alpha1", "Namespaced"),
     definition("multicluster.flomesh.io", "GlobalTrafficPolicy", "globaltrafficpolicies", "v1alpha1", "Namespaced"),
+    definition("gateway.networking.k8s.io", "TCPRoute", "tcproutes", "v1", "Namespaced"),
+    definition("gateway.networking.k8s.io", "UDPRoute", "udproutes", "v1", "Namespaced"),
+    definition("gateway.networking.k8s.io", "ReferenceGrant", "referencegrants", "v1beta1", "Namespaced"),
 )
 POLICY = {
     "apiVersion": "isthmus.io/v1alpha1",
@@ -66,6 +71,16 @@ POLICY = {
     "metadata": {"name": "echo", "namespace": "demo"},
     "spec": {"targetRef": {"kind": "ServiceImport", "name": "echo"}, "tiers": [{"clusters": [{"name": "c1"}]}]},
 }
+IMPORT = {"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "echo"}
+ROUTES = [
+    {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "echo", "namespace": "demo"},
+        "spec": {"parentRefs": [IMPORT], "rules": [{"backendRefs": [{**IMPORT, "port": 80}]}]},
+    }
+    for kind in ("TCPRoute", "UDPRoute")
+]
 CALLERS = {
     "apiVersion": "isthmus.io/v1alpha1",
     "kind": "ExportPolicy",
@@ -377,6 +392,14 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
     until(lambda: is_accepted(c2), what="the policy's status")
     c2.kubectl("apply", "-f", "-", stdin=json.dumps(CALLERS))
     until(lambda: is_accepted(c2, "exportpolicy", "callers"), what="the status of the policy of callers")
+
+    for route in ROUTES:
+        c2.kubectl("apply", "-f", "-", stdin=json.dumps(route))
+    for kind in ("tcproute", "udproute"):
+        until(
+            lambda: c2.get("-n", "demo", kind, "echo").get("status", {}).get("parents"),  # noqa: B023
+            what=f"the status of a {kind}",
+        )
 
     c2.kubectl("apply", "-f", "-", stdin=json.dumps(DRAIN))
     until(lambda: is_drained(c2), what="the drain's status")
