@@ -131,6 +131,8 @@ def test_who_is_named_calls_and_who_is_not_is_refused(lab: Running) -> None:
     assert refused(lab).keys() == {"not-allowed"}
     until(lambda: denied(lab) >= 5, what="five noted denials")
     assert rows(lab, "failures", cluster="c2") == [], "a refusal is no failure of a backend"
+    words = ["diagnose", "demo/echo", "--from", "demo/client", "--lab", lab.lab.name, "--cluster", "c2"]
+    assert "refused by c1, ExportPolicy demo/echo: it does not allow this caller" in invoked(words).stdout
 
 
 def test_a_policy_that_is_tried_out_refuses_nobody_and_counts(lab: Running) -> None:

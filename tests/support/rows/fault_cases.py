@@ -28,6 +28,7 @@ from isthmus.model.pods import IgnoredPod
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.routes import NodeRefusals, RouteRefusal
 from isthmus.model.services import Port
+from isthmus.model.signing import Source
 from isthmus.model.stalls import Stall
 from isthmus.statedb import Fault, Status
 from isthmus.times import timestamp
@@ -178,6 +179,17 @@ def denied_on_the_path(pod: str) -> Change:
         it.world.put(make.pod("demo/other", "10.1.1.10"))
 
     return change
+
+
+def refused_by_the_exporter(pod: str, **counted: Any) -> Change:
+    """A node of c2 refuses demo/client by a policy, and counts that; ``pod`` is the one that is asked about."""
+    refusal = {"policy": "demo/echo", "identity": 65_800, "reason": "not-allowed", "count": 3, "age": 2.0, **counted}
+
+    def change(it: Clusters) -> None:
+        it.agent.append((tables.SOURCES, Source("demo/client", ("10.1.1.9",), 65_800)))
+        it.status["c2-agent"]["proving"] = {"refusals": [refusal]}
+
+    return both(denied_on_the_path(pod), change)
 
 
 def peer_with(state: str, reason: str = "", **fields: Any) -> Change:
@@ -562,6 +574,14 @@ CASES: dict[str, Case] = {
     ),
     "NetworkPolicy against one pod": Case("one-pod-denied", caller_fails("demo/client"), caller_fails("demo/other")),
     "denial on the path": Case("path-denied", denied_on_the_path("demo/client"), denied_on_the_path("demo/other")),
+    "caller that a policy does not allow": Case(
+        "caller-refused", refused_by_the_exporter("demo/client"), refused_by_the_exporter("demo/other")
+    ),
+    "caller that proves nothing": Case(
+        "caller-refused",
+        refused_by_the_exporter("demo/client", identity=0, reason="unsigned"),
+        refused_by_the_exporter("demo/other", identity=0, reason="unsigned"),
+    ),
     "path MTU: large calls vanish": Case("path-mtu", stalls("agent"), stalls("agent", "demo/other")),
     "path MTU: large answers vanish": Case(
         "path-mtu",

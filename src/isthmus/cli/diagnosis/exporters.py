@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from isthmus.bounds import since_epoch
 from isthmus.cli.diagnosis import faults, hops, reasons
+from isthmus.cli.diagnosis.callers import refused
 from isthmus.cli.diagnosis.facts import Facts, Process
 from isthmus.cli.diagnosis.gateways import cut_off, exporters, gateways, refused_gateways, through_gateways
 from isthmus.cli.diagnosis.hops import Hop, State
@@ -222,11 +223,16 @@ def _denied(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     rows = facts.agent.rows.by(tables.DENIALS, "service", service)
     for row in sorted(rows, key=lambda row: (row.pod != facts.pod, row.pod, row.key))[:CALLERS_SHOWN]:
         own = bool(row.pod) and row.pod == facts.pod
-        text = f"a policy on the path denies it to {row.pod or 'one caller'}: ICMP administratively prohibited"
-        text += f", {row.connects} connects, the last at {timestamp(since_epoch(row.last))}"
         where = f"backend {row.key.cluster} {joined(row.key.address, row.key.port)}"
-        cure = _policies(facts, row.pod, row.key) + "; a firewall or gateway between them" if own else ""
-        yield Hop("endpoints", where, text, "fault" if own else "ok", cure, "path-denied" if own else "")
+        connects = f", {row.connects} connects, the last at {timestamp(since_epoch(row.last))}"
+        if (refusal := refused(facts, row)) is not None:
+            text, cure, code = f"{row.pod} is {refusal.text}{connects}", refusal.cure, "caller-refused"
+        else:
+            text = f"a policy on the path denies it to {row.pod or 'one caller'}: ICMP administratively prohibited"
+            text += connects
+            cure = _policies(facts, row.pod, row.key) + "; a firewall or gateway between them"
+            code = "path-denied"
+        yield Hop("endpoints", where, text, *(("fault", cure, code) if own else ("ok", "", "")))
 
 
 def _policies(facts: Facts, pod: str, backend: BackendKey) -> str:
