@@ -66,7 +66,7 @@ def export(name: str = "demo/echo") -> ExportMark:
 
 
 def pod(name: str = "demo/echo-1", address: str = "10.1.0.1", **fields: Any) -> Pod:
-    return Pod(name=name, uid=name, addresses=(address,), **fields)
+    return Pod(**({"name": name, "uid": name, "addresses": (address,)} | fields))
 
 
 def endpoints(*addresses: str, service: str = "demo/echo", protocol: Protocol = "TCP", **fields: Any) -> EndpointSet:
@@ -128,6 +128,22 @@ def test_a_slice_guards_no_pod_of_another_namespace() -> None:
     victim = pod("victim/web", "10.1.0.7")
     node = Node(export(), victim, endpoints("10.1.0.7"), policy())
     assert node.guards() == {}
+
+
+def test_slices_of_thousands_of_ports_fill_no_map_that_other_namespaces_need() -> None:
+    ports = tuple(Port("", 1000 + number, "TCP") for number in range(2 * guards.MAX_PORTS))
+    addresses = ("10.1.0.1", "fd00::1")
+    many = EndpointSet(
+        service=ServiceName("demo/echo"),
+        cluster=C1,
+        source="kubernetes",
+        part="many",
+        endpoints=tuple(Endpoint(address, ports) for address in addresses),
+    )
+    node = Node(policy(), export(), pod(addresses=addresses), many)
+    guarded = {row.port for row in node.db.snapshot().all(GUARDS)}
+    assert guarded == {*range(1000, 1000 + guards.MAX_PORTS)}, "an entry for an interface and a port"
+    assert len(node.guards()) == 2 * guards.MAX_PORTS
 
 
 def test_endpoints_of_other_clusters_and_of_other_sources_guard_nothing() -> None:

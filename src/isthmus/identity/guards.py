@@ -2,12 +2,15 @@
 
 Only addresses of the namespace's own pods are guarded. An EndpointSlice may list any address, and must not make
 another namespace's pod refuse its callers. Pods of the host's network have no interface of their own, so they have no
-guard.
+guard. Of each pod a bounded number of ports is guarded: slices may name thousands, which would fill the kernel's map,
+and leave pods of other namespaces without guards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final
 
 from isthmus.identity.allow import judging, precedence
 from isthmus.model.export_policies import ExportPolicy
@@ -17,6 +20,9 @@ from isthmus.model.signing import Guard
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import ENDPOINT_SETS, EXPORT_MARKS, EXPORT_POLICIES, GUARDS, PODS
 from isthmus.statedb import Derived, Reader, on_change, unit_of
+
+MAX_PORTS: Final = 250
+"""Ports of one pod that are guarded, the lowest ones: 65,536 entries of the kernel's map suffice for 260 pods."""
 
 GuardedPort = tuple[str, int, Protocol]
 
@@ -60,8 +66,8 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
     if not reader.by(EXPORT_POLICIES, "namespace", namespace):
         return
     pods = reader.by(PODS, "namespace", namespace)
-    addresses = {address for pod in pods if _has_interface(pod) for address in pod.addresses}
-    if not addresses:
+    pod_of = {address: pod.name for pod in pods if _has_interface(pod) for address in pod.addresses}
+    if not pod_of:
         return
     judge = judging(reader)
     found: dict[GuardedPort, ExportPolicy] = {}
@@ -69,10 +75,10 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
         policy = judge(mark.name)
         if policy is None:
             continue
-        for port in _ports(reader, mark, policy, cluster, addresses):
+        for port in _ports(reader, mark, policy, cluster, pod_of):
             # A node sees the pod that is called, not the export, so a port of several exports has one policy.
             found[port] = min(policy, found.get(port, policy), key=precedence)
-    for (address, number, protocol), policy in found.items():
+    for (address, number, protocol), policy in _bounded(found, pod_of):
         yield Guard(
             policy=policy.name,
             address=address,
@@ -83,13 +89,25 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
         )
 
 
+def _bounded(
+    found: Mapping[GuardedPort, ExportPolicy], pod_of: Mapping[str, str]
+) -> Iterator[tuple[GuardedPort, ExportPolicy]]:
+    """Yield the lowest MAX_PORTS ports of each pod. The same port of two addresses of a pod is one."""
+    kept: defaultdict[str, set[tuple[int, Protocol]]] = defaultdict(set)
+    for port, policy in sorted(found.items(), key=lambda item: item[0][1:]):
+        ports = kept[pod_of[port[0]]]
+        if len(ports) < MAX_PORTS or port[1:] in ports:
+            ports.add(port[1:])
+            yield port, policy
+
+
 def _has_interface(pod: Pod) -> bool:
     """False for a pod of the host's network, and one that has ended: its address may be another pod's by now."""
     return not pod.host_network and pod.phase not in ENDED
 
 
 def _ports(
-    reader: Reader, export: ExportMark, policy: ExportPolicy, cluster: ClusterName, addresses: set[str]
+    reader: Reader, export: ExportMark, policy: ExportPolicy, cluster: ClusterName, addresses: Container[str]
 ) -> Iterator[GuardedPort]:
     """Yield the ports of an export's pods, at some addresses, that a policy judges."""
     protocols = ("TCP", "UDP") if policy.enforce == "all" else ("TCP",)
