@@ -30,15 +30,21 @@ def file(peer: str) -> bytes:
     return pairs.encode(pairs.pair(OWN, public, own="c1", peer=peer, now=NOON))
 
 
+def signed_to(current: KeySet) -> set[int]:
+    """Ids of the clusters towards which there are keys."""
+    return {cluster for cluster, _ in current.sign}
+
+
 class Node:
     """A node with files, a clock and peers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, secret: str = "") -> None:
         self.folder = folder
         self.now = NOON + 5
         self.ids = dict(IDS)
         self.put: list[KeySet] = []
-        self.keys = NodeKeys(Config(identity=IdentitySection(enabled=True, directory=str(folder))), now=self.time)
+        section = IdentitySection(enabled=True, directory=str(folder), secret=secret)
+        self.keys = NodeKeys(Config(identity=section), now=self.time)
 
     def time(self) -> float:
         return self.now
@@ -48,11 +54,11 @@ class Node:
             statefile.replace(self.folder / peer, file(peer))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[Node]:
         task = asyncio.create_task(self.keys.run(self.put.append, lambda: self.ids))
         try:
             await asyncio.sleep(0.5)
-            yield
+            yield self
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -70,16 +76,16 @@ def node(tmp_path: Path) -> Node:
 async def test_keys_are_put_when_an_epoch_a_file_or_a_peer_changes_and_not_else(node: Node) -> None:
     async with node.running():
         await asyncio.sleep(10)
-        assert [each.sign.keys() for each in node.put] == [{2, 3}]
+        assert [signed_to(each) for each in node.put] == [{2, 3}]
         node.now += 60
         await asyncio.sleep(1)
-        assert node.put[1].sign.keys() == {2, 3}
+        assert signed_to(node.put[1]) == {2, 3}
         assert node.put[1].sign != node.put[0].sign
         del node.ids[ClusterName("c2")]
         await asyncio.sleep(1)
         (node.folder / "c3").unlink()
         await asyncio.sleep(1)
-        assert [each.sign.keys() for each in node.put[2:]] == [{3}, set()]
+        assert [signed_to(each) for each in node.put[2:]] == [{3}, set()]
         node.write("c3")
         await asyncio.sleep(1)
         node.now -= 3600  # the clock is set
@@ -102,11 +108,30 @@ async def test_a_file_that_is_half_written_or_cannot_be_read_is_one_problem_and_
         assert node.keys.problems() == ["keys of signatures of c2 are not read anew: it is not a regular file"]
         node.now += 60
         await asyncio.sleep(1)
-        assert node.put[-1].sign.keys() == {2, 3}, "and they go on with the epochs"
+        assert signed_to(node.put[-1]) == {2, 3}, "and they go on with the epochs"
         (node.folder / "c2").unlink()
         node.write("c2")
         await asyncio.sleep(1)
         assert node.keys.problems() == []
+
+
+@pytest.mark.looptime
+async def test_an_agent_that_starts_leaves_the_kernel_its_keys_until_it_has_read_the_secret(tmp_path: Path) -> None:
+    made = Node(tmp_path, secret="isthmus-pair-keys")
+    async with made.running():
+        await asyncio.sleep(10)
+        assert made.put == []
+        made.write("c2")
+        await made.keys.files.replace({}, partial=False)
+        await asyncio.sleep(1)
+        assert [signed_to(each) for each in made.put] == [{2}]
+
+
+@pytest.mark.looptime
+async def test_guards_do_not_wait_for_ever_for_a_secret_that_cannot_be_read(tmp_path: Path) -> None:
+    async with Node(tmp_path, secret="isthmus-pair-keys").running() as made:
+        await asyncio.sleep(Config().sync.timeout)
+        assert [signed_to(each) for each in made.put] == [set()]
 
 
 def test_without_files_there_are_no_keys_and_no_problem(tmp_path: Path) -> None:

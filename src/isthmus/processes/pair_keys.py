@@ -174,21 +174,22 @@ class NodeKeys:
         self._now = now
         self._keys = EpochKeys()
         self._seen: object = None
-        self._secret = SecretFiles(self._directory)
+        self.files = SecretFiles(self._directory)
+        """The sink of the Secret's reflector."""
 
     def __repr__(self) -> str:
         return f"<NodeKeys of {self._directory}: {self._keys!r}>"
 
     def problems(self) -> list[str]:
         """Reasons why keys are missing or old, a sentence each."""
-        unread = [f"keys of signatures are not read anew: {why}"] if (why := self._secret.problem) else []
+        unread = [f"keys of signatures are not read anew: {why}"] if (why := self.files.problem) else []
         return [*unread, *self._keys.problems(self._now())]
 
     def follow(self, client: kube.Client, tasks: Tasks) -> None:
         """Keep the directory as the Secret is, if one is configured."""
         if name := self._config.identity.secret:
             store = client.store(SECRET, self._config.kubernetes.namespace, field_selector=f"metadata.name={name}")
-            reflector = Reflector(store, self._secret, name="kubernetes/pair keys")
+            reflector = Reflector(store, self.files, name="kubernetes/pair keys")
             tasks.start(reflector.name, reflector.run)
 
     async def run(self, put: Callable[[KeySet], None], ids: Callable[[], Mapping[ClusterName, int]]) -> None:
@@ -196,6 +197,7 @@ class NodeKeys:
 
         ``ids`` returns the cluster ids of the peers to sign for and to verify: of none that is refused or distrusted.
         """
+        await self._first_read()
         put(current := self.look(numbers := dict(ids())))
         while True:
             await asyncio.sleep(FILES_EVERY)
@@ -203,6 +205,16 @@ class NodeKeys:
             changed = self._read() or numbers != before
             if changed or not current.until - keys.EPOCH_SECONDS <= self._now() < current.until:
                 put(current := self._keys.current(self._now(), numbers))
+
+    async def _first_read(self) -> None:
+        """Wait for the Secret: the files of a new pod come after it, and no keys would replace those in the kernel."""
+        if not self._config.identity.secret:
+            return
+        try:
+            async with asyncio.timeout(self._config.sync.timeout):
+                await self.files.read.wait()
+        except TimeoutError:
+            log.warning("going on without the secrets of signatures", secret=self._config.identity.secret)
 
     def look(self, ids: Mapping[ClusterName, int]) -> KeySet:
         """Read the files, and return the keys of now."""
