@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.identity import statuses
 from isthmus.model.clusters import Cluster
-from isthmus.model.export_policies import Allow, ExcessPolicy, ExportPolicy
+from isthmus.model.export_policies import NO_EXPORT, Allow, ExcessPolicy, ExportPolicy
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Observed
 from isthmus.model.services import ExportMark
@@ -164,6 +164,14 @@ ENFORCED = ("True", "Enforced", "")
 )
 def test_a_policy_says_where_callers_are_not_refused_by_it(rows: tuple[Any, ...], want: tuple[str, str, str]) -> None:
     assert Operator(*rows).condition("Enforced") == want
+
+
+def test_policies_whose_targets_cannot_be_read_have_no_effect_each_by_itself() -> None:
+    unread = {"target": NO_EXPORT, "invalid": "spec.target.name: wrong"}
+    operator = Operator(policy(**unread), policy(name="demo/another", audit=True, **unread), FLAT, NEIGHBOUR)
+    for name in ("demo/callers", "demo/another"):
+        assert operator.condition("Accepted", name) == ("False", "Invalid", "spec.target.name: wrong; it has no effect")
+        assert operator.condition("Enforced", name) == ("False", "NotAccepted", "")
 
 
 def test_a_status_follows_exports_clusters_and_policies() -> None:

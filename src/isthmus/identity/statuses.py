@@ -15,7 +15,7 @@ from isthmus.desired import Condition, Draft, Ownership, condition, observed_gen
 from isthmus.identity.allow import precedence
 from isthmus.kube.objects.policies import EXPORT_POLICY
 from isthmus.model.clusters import Cluster, reachability
-from isthmus.model.export_policies import ExportPolicy, Scope
+from isthmus.model.export_policies import NO_EXPORT, ExportPolicy, Scope
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import ExportMark
@@ -93,6 +93,8 @@ def _accepted(reader: Reader, policy: ExportPolicy, first: ExportPolicy) -> Cond
     def refused(reason: str, message: str) -> Condition:
         return condition("Accepted", False, reason=reason, message=message, generation=policy.generation)
 
+    if policy.target == NO_EXPORT:
+        return refused("Invalid", f"{policy.invalid}; it has no effect")
     if first is not policy:
         return refused("Conflicted", f"{KIND} {first.name} comes first")
     if policy.invalid:
@@ -104,7 +106,7 @@ def _accepted(reader: Reader, policy: ExportPolicy, first: ExportPolicy) -> Cond
 
 
 def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, cluster: ClusterName) -> Condition:
-    if accepted["reason"] in ("Conflicted", "TargetNotFound"):
+    if accepted["reason"] in ("Conflicted", "TargetNotFound") or policy.target == NO_EXPORT:
         return condition("Enforced", False, reason="NotAccepted", generation=policy.generation)
     clusters = list(reader.all(CLUSTERS))
     own = next((each for each in clusters if each.name == cluster), None)

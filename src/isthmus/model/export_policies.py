@@ -12,6 +12,9 @@ from isthmus.model.services import Labels
 MAX_PERMITS: Final = 65_536
 """Identities that all policies of a cluster may allow together: entries of the kernel's map ``allowed``."""
 
+NO_EXPORT: Final = "?"
+"""Target of a policy whose own cannot be read: no ServiceExport has this name."""
+
 Scope = tuple[str, str]
 """Namespace and name of an export; without a name, every export of the namespace."""
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds, Syntax
 from isthmus.kube.objects import policies as wire
-from isthmus.model.export_policies import Allow, Enforce, ExportPolicy
+from isthmus.model.export_policies import NO_EXPORT, Allow, Enforce, ExportPolicy
 from isthmus.model.names import ClusterName, valid_cluster
 from isthmus.sources.normal import name_of
 from isthmus.sources.policies import Invalid, cluster_labels
@@ -23,9 +23,6 @@ MAX_ALLOW: Final = 64
 NAMESPACE: Final = Syntax(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", most=63, meaning="a namespace")
 SERVICE_ACCOUNT: Final = Syntax(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", most=253, meaning="a service account")
 EXPORT: Final = Syntax(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", most=63, meaning="a ServiceExport")
-
-NO_EXPORT: Final = "?"
-"""Target of a policy whose own cannot be read: no ServiceExport has this name."""
 
 
 def export_policy(policy: wire.ExportPolicy) -> ExportPolicy:
