@@ -11,7 +11,7 @@ import yaml
 from rows.balancing_world import ECHO, TABLES, World, make
 
 from isthmus.kube.objects.gateway import TCP_ROUTE
-from isthmus.loadbalancer import l4_route_objects
+from isthmus.loadbalancer import l4_route_objects, l4_routes
 from isthmus.loadbalancer.shares import by_cluster, text
 from isthmus.model import names, tables
 from isthmus.model.balancing import REFUSAL, Plan
@@ -247,6 +247,33 @@ def test_a_change_of_a_backend_that_no_route_has_computes_no_route() -> None:
     before = world.db.snapshot().revision(tables.ROUTED_PORTS)
     world.put(*imported(ServiceName("demo/third"), "10.96.0.10", "10.2.0.7")).settle()
     assert world.db.snapshot().revision(tables.ROUTED_PORTS) == before
+
+
+def affected_by(world: Routed, table: Any, old: Any, new: Any) -> set[Any]:
+    """The services whose routes are computed when a row changes."""
+    dirty: dict[Any, Any] = {}
+    declared = l4_routes.derived(names.ClusterName("c1"), "n1")
+    declared.mark(dirty, world.db.snapshot(), {table: [(old, new)]})
+    return set(dirty)
+
+
+def test_a_cluster_affects_routes_as_it_affects_plans() -> None:
+    world = Routed(make.l4(make.backend("v2")), make.cluster("c2"))
+    before = make.cluster("c2")
+    failed = make.cluster("c2", state="stale", failures=7, since="2026-01-01T00:00:00Z")
+    assert affected_by(world, tables.CLUSTERS, before, failed) == set(), "each failed attempt to reach it is a change"
+    assert affected_by(world, tables.CLUSTERS, before, make.cluster("c2", network="two")) == {names.derived(ECHO)}
+    world.put(Policy(name=V2, target=V2))
+    assert affected_by(world, tables.CLUSTERS, before, make.cluster("c2", region="east")) == {names.derived(ECHO)}
+
+
+def test_routes_of_other_namespaces_cost_a_parent_nothing() -> None:
+    world = Routed(foreign := make.l4(make.backend("v2"), name="other/route"))
+    assert affected_by(world, tables.L4_ROUTES, None, foreign) == set()
+    sets = make.endpoints("c2", "10.2.0.2", service=names.derived(V2))
+    assert affected_by(world, tables.ENDPOINT_SETS, None, sets) == set()
+    world.put(make.l4(make.backend("v2")))
+    assert affected_by(world, tables.ENDPOINT_SETS, None, sets) == {names.derived(ECHO)}
 
 
 def test_shares_name_the_refused_part() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from isthmus.desired import Condition, Draft, Ownership, condition, row
 from isthmus.kube.objects.gateway import TCP_ROUTE, UDP_ROUTE
 from isthmus.loadbalancer import backends
-from isthmus.loadbalancer.l4_routes import Attached, Verdict, attached, granted, unusable
+from isthmus.loadbalancer.l4_routes import Verdict, attached, granted, parents, unusable, verdict
 from isthmus.loadbalancer.route_conditions import CONTROLLER, not_effective, reference, resolved
 from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.l4_routes import L4_KINDS, L4Route
@@ -53,28 +53,31 @@ def renew(txn: WriteTxn, units: Iterable[ServiceName]) -> None:
         for kind in L4_KINDS:
             route = txn.get(L4_ROUTES, (kind, name))
             if route is not None:
-                status = {"parents": [_entry(txn, route, parent, judged(parent.service)) for parent in route.parents]}
+                status = {
+                    "parents": [
+                        _entry(txn, route, parent, verdict(txn, route, parent, judged)) for parent in route.parents
+                    ]
+                }
                 draft = Draft(kind, name, status=status)
                 computed.append(row(draft, txn.get(OBSERVED, (kind, name)), unit=name, ownership=KINDS[kind]))
         rewrite(txn, L4_ROUTE_OBJECTS, txn.by(L4_ROUTE_OBJECTS, "service", name), computed)
 
 
-def _entry(reader: Reader, route: L4Route, parent: ParentRef, judged: Attached) -> dict[str, Any]:
-    verdict = judged.verdicts[route.key, parent]
+def _entry(reader: Reader, route: L4Route, parent: ParentRef, judged: Verdict) -> dict[str, Any]:
     resolved_refs = [] if route.invalid else [resolved(route, _failures(reader, route))]
     return {
         "parentRef": reference(parent),
         "controllerName": CONTROLLER,
         "conditions": [
-            _accepted(route, verdict),
+            _accepted(route, judged),
             *resolved_refs,
-            *not_effective(route, shadowed=verdict.message if verdict.shadowed else ""),
+            *not_effective(route, shadowed=judged.message if judged.shadowed else ""),
         ],
     }
 
 
-def _accepted(route: L4Route, verdict: Verdict) -> Condition:
-    reason, message, _ = verdict
+def _accepted(route: L4Route, judged: Verdict) -> Condition:
+    reason, message, _ = judged
     return condition("Accepted", not reason, reason=reason or "Accepted", message=message, generation=route.generation)
 
 
@@ -84,11 +87,10 @@ def _failures(reader: Reader, route: L4Route) -> Iterator[tuple[str, str]]:
 
 
 def by_routes(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """A route affects itself, and every route of its parents: an older one takes their ports."""
+    """A route affects itself, and every route of its parents in its namespace: an older one takes their ports."""
     rows = [each for pair in changed for each in pair if each is not None]
-    parents = {parent.service for each in rows for parent in each.parents}
     return {each.name for each in rows} | {
-        each.name for parent in parents for each in reader.by(L4_ROUTES, "parent", parent)
+        each.name for parent in parents(rows) for each in reader.by(L4_ROUTES, "own_parent", parent)
     }
 
 

@@ -19,6 +19,7 @@ from isthmus.loadbalancer.port_redirects import FAMILIES
 from isthmus.loadbalancer.references import port_of, unresolved
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, names_for_import, resolve
 from isthmus.model.balancing import REFUSAL, Backend, Group, PlanKey
+from isthmus.model.clusters import Cluster
 from isthmus.model.l4_routes import L4Route, L4RouteKey, RoutedPort
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import RedirectedPort
@@ -63,7 +64,7 @@ class Verdict(NamedTuple):
 
 
 class Attached(NamedTuple):
-    """The routes that have a Service as parent, judged."""
+    """The routes of a Service's namespace that have it as parent, judged."""
 
     ports: dict[PortNumber, L4Route]
     """The route of each port that has one."""
@@ -96,7 +97,7 @@ def derived(cluster: ClusterName, node: str) -> DerivedTogether:
         L4_ROUTES: by_routes,
         GRANTS: by_grants,
         ATTACHMENTS: to_routed(unit_of("service")),
-        CLUSTERS: all_routed,
+        CLUSTERS: to_routed(by_cluster),
         DRAINING: all_routed,
         **{table: to_routed(affected) for table, affected in by_backends.items()},
     }
@@ -115,7 +116,10 @@ def by_age(route: L4Route) -> tuple[str, str]:
 
 
 def attached(reader: Reader, service: ServiceName) -> Attached:
-    """Judge the routes that have a Service as parent, the oldest first."""
+    """Judge the routes of a Service's namespace that have it as parent, the oldest first.
+
+    Those of other namespaces are not read, so that any number of them costs the Service nothing.
+    """
     subject = resolve(reader, service, which="all")
     listed = _ports(subject)
     attachment = reader.get(ATTACHMENTS, service)
@@ -125,12 +129,20 @@ def attached(reader: Reader, service: ServiceName) -> Attached:
         if not each.callers
     }
     judged = Attached({}, {})
-    for route in sorted(reader.by(L4_ROUTES, "parent", service), key=by_age):
+    for route in sorted(reader.by(L4_ROUTES, "own_parent", service), key=by_age):
         for parent in route.parents:
             if parent.service == service:
                 verdict = _unfit(route, service, subject)
                 judged.verdicts[route.key, parent] = verdict or _take(route, parent, listed, owners, judged.ports)
     return judged
+
+
+def verdict(
+    reader: Reader, route: L4Route, parent: ParentRef, attached_to: Callable[[ServiceName], Attached]
+) -> Verdict:
+    """Judge a route of any namespace for one of its parents. ``attached_to``: :func:`attached` of a Service."""
+    unfit = _unfit(route, parent.service, resolve(reader, parent.service, which="all"))
+    return unfit or attached_to(parent.service).verdicts[route.key, parent]
 
 
 def _unfit(route: L4Route, service: ServiceName, subject: ResolvedService | None) -> Verdict | None:
@@ -194,7 +206,7 @@ def unusable(reader: Reader, route: L4Route, backend: BackendRef) -> tuple[str, 
 
 def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str) -> Iterator[RoutedPort]:
     """Yield the groups of each port of a service that has a route, in each family."""
-    if not reader.by(L4_ROUTES, "parent", service):
+    if not reader.by(L4_ROUTES, "own_parent", service):
         return
     context = plans.plan_context(reader, cluster, node, sources=())
     targets = Targets(reader, context)
@@ -244,8 +256,8 @@ class Targets:
 
 
 def parents(routes: Iterable[L4Route | None]) -> set[ServiceName]:
-    """Return the parents of routes."""
-    return {parent.service for route in routes if route is not None for parent in route.parents}
+    """Return the parents on which routes may have an effect."""
+    return {parent for route in routes if route is not None for parent in route.own_parents()}
 
 
 def by_routes(reader: Reader, changed: Pairs) -> set[ServiceName]:
@@ -265,8 +277,14 @@ def granted(reader: Reader, changed: Pairs) -> Iterator[L4Route]:
 
 
 def all_routed(reader: Reader, changed: Pairs) -> set[ServiceName]:
-    """A cluster or a drain may affect every route."""
-    return {parent.service for route in reader.all(L4_ROUTES) for parent in route.parents}
+    """A drain may affect every route."""
+    return parents(reader.all(L4_ROUTES))
+
+
+def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
+    """A cluster affects services as it affects their own plans. Its row also changes with each failure to reach it."""
+    yield from backends.by_cluster(reader, old, new)
+    yield from plans.by_cluster(reader, old, new)
 
 
 def to_routed(affected: Callable[..., Iterable[ServiceName]]) -> AffectedBatch:
@@ -285,7 +303,7 @@ def about(reader: Reader, services: Iterable[ServiceName]) -> set[ServiceName]:
     """Return the parents among services, and the parents of routes that have one of them as a backend."""
     affected: set[ServiceName] = set()
     for service in services:
-        if reader.by(L4_ROUTES, "parent", service):
+        if reader.by(L4_ROUTES, "own_parent", service):
             affected.add(service)
         routes: list[L4Route] = reader.by(L4_ROUTES, "target", service)
         affected |= parents(routes)

@@ -56,6 +56,10 @@ class L4Route(Struct, frozen=True, gc=False, kw_only=True):
         """Protocol of the ports that it is for."""
         return "TCP" if self.kind == "TCPRoute" else "UDP"
 
+    def own_parents(self) -> frozenset[ServiceName]:
+        """Return the parents in the route's namespace. On others it has no effect."""
+        return frozenset(each.service for each in self.parents if each.service.partition("/")[0] == self.namespace)
+
     def targets(self) -> frozenset[ServiceName]:
         """Return the Services that are backends."""
         return frozenset(each.to.service for each in self.backends)

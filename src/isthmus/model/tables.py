@@ -291,6 +291,7 @@ L4_ROUTES: Final = Table[L4RouteKey, L4Route](
     key=attrgetter("kind", "name"),
     indexes={
         "parent": lambda row: {parent.service for parent in row.parents},
+        "own_parent": lambda row: row.own_parents(),
         "target": lambda row: row.targets(),
         "namespace": Attribute("namespace"),
     },
