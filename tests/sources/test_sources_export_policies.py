@@ -12,9 +12,9 @@ import yaml
 from clusters.refused_export_policies import REFUSED
 
 from isthmus.kube.objects import policies as wire
-from isthmus.model.export_policies import Allow, ExportPolicy
+from isthmus.model.export_policies import NO_EXPORT, Allow, ExportPolicy
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.sources.export_policies import MAX_ALLOW, NO_EXPORT, export_policy
+from isthmus.sources.export_policies import MAX_ALLOW, export_policy
 
 ROOT = Path(__file__).parents[2]
 METADATA = {

@@ -81,6 +81,19 @@ def test_a_reference_that_cannot_be_followed_is_marked_alone(backend: str, reaso
     assert (row.invalid, [each.reason for each in row.backends]) == ("", ["", reason])
 
 
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        ("{group: isthmus.io, kind: Cluster, name: c2}", "isthmus.io/Cluster"),
+        ("{group: apps, name: b, port: 1}", "apps/Service"),
+        ("{kind: Secret, name: b, port: 1}", "Secret"),
+    ],
+)
+def test_a_kind_that_cannot_be_followed_is_named_with_its_group(backend: str, kind: str) -> None:
+    message = f"spec.rules[0].backendRefs[0]: kind '{kind}' is none of Service and ServiceImport"
+    assert route(rules(backend)).backends[0].message == message, "routes of HTTP alone may refer to a Cluster"
+
+
 @pytest.mark.parametrize("more", ["sessionPersistence: {type: Cookie}", "timeouts: {request: 1s}"])
 def test_fields_that_nothing_follows_are_named(more: str) -> None:
     name = more.partition(":")[0]

@@ -255,14 +255,14 @@ class Targets:
         return plan.groups if any(group.targets for group in plan.groups) else (Group(()),)
 
 
-def parents(routes: Iterable[L4Route | None]) -> set[ServiceName]:
+def parents(routes: Iterable[L4Route]) -> set[ServiceName]:
     """Return the parents on which routes may have an effect."""
-    return {parent for route in routes if route is not None for parent in route.own_parents()}
+    return {parent for route in routes for parent in route.own_parents()}
 
 
 def by_routes(reader: Reader, changed: Pairs) -> set[ServiceName]:
     """A route affects its parents, now and before."""
-    return parents(route for pair in changed for route in pair)
+    return parents(route for pair in changed for route in pair if route is not None)
 
 
 def by_grants(reader: Reader, changed: Pairs) -> set[ServiceName]:

@@ -145,10 +145,7 @@ def _l4_backends(rules: Sequence[wire.L4Rule], kind: L4Kind, namespace: str) -> 
 
 def _l4_backend(ref: wire.L4Target, field: str, namespace: str) -> BackendRef:
     weight = bounds.count(1 if ref.weight is None else ref.weight, most=MAX_WEIGHT, field=f"{field}.weight")
-    if (ref.group, ref.kind) == CLUSTER:
-        target = ServiceRef("Service", _name(ref.namespace, ref.name, field, namespace))
-        return BackendRef(target, weight, "InvalidKind", f"{field}: kind Cluster is none of Service and ServiceImport")
-    target, reason, message = _ref(ref, field, namespace)
+    target, reason, message = _service_ref(ref, field, namespace, kinds="Service and ServiceImport")
     return BackendRef(target, weight, reason, message)
 
 
@@ -396,12 +393,17 @@ def _ref(object_ref: wire.ObjectRef, field: str, namespace: str) -> tuple[Servic
             "",
             "",
         )
+    return _service_ref(object_ref, field, namespace, kinds="Service, ServiceImport and Cluster")
+
+
+def _service_ref(object_ref: wire.ObjectRef, field: str, namespace: str, *, kinds: str) -> tuple[ServiceRef, str, str]:
+    """Return the same of a reference to a Service or ServiceImport. ``kinds``: those that a message names as valid."""
     kind = KINDS.get((object_ref.group or "", object_ref.kind or "Service"))
     port = bounds.port(object_ref.port, field=f"{field}.port") if object_ref.port else 0
     target = ServiceRef(kind or "Service", _name(object_ref.namespace, object_ref.name, field, namespace), port)
     if kind is None:
-        kinds = "Service, ServiceImport and Cluster"
-        return target, "InvalidKind", f"{field}: kind {bounds.shown(object_ref.kind)} is none of {kinds}"
+        shown = bounds.shown("/".join(filter(None, (object_ref.group, object_ref.kind or "Service"))))
+        return target, "InvalidKind", f"{field}: kind {shown} is none of {kinds}"
     if not object_ref.name or not port:
         return target, "BackendNotFound", f"{field}: name or port is missing"
     return target, "", ""
