@@ -147,6 +147,20 @@ def test_a_policy_keeps_its_number_over_a_restart_and_loses_it_with_its_last_row
     assert len(numbers) == len(set(numbers)) == 3
 
 
+def test_refusals_of_a_policy_that_is_gone_are_never_those_of_the_next_one_with_its_number(world: World) -> None:
+    done(world.target.guards.update([GUARD, replace(GUARD, port=81, policy=OTHER)]))
+    numbers = {row["name"]: row["policy_id"] for row in world.shown("policies")}
+    counted = [(codecs.REFUSAL_KEY.pack(number, 7, 4), codecs.REFUSAL.pack(1, 0)) for number in (*numbers.values(), 0)]
+    world.maps.put("refusals", counted)
+    done(world.target.permits.prune(()))
+    done(world.target.guards.prune([GUARD]))
+    assert sorted(row.policy for row in world.target.refusals()) == ["", "demo/web"]
+    again = world.another()
+    done(again.guards.update([GUARD, replace(GUARD, port=81, policy=NEXT)]))
+    assert {row["policy_id"] for row in world.shown("policies")} == {*numbers.values()}, "the number is used again"
+    assert sorted(row.policy for row in again.refusals()) == ["", "demo/web"]
+
+
 def test_what_an_earlier_process_left_is_pruned_and_what_is_wanted_stays(world: World) -> None:
     rows = [REMOTE, replace(REMOTE, address="10.2.0.2")]
     done(world.target.signed_to.update(rows))
@@ -174,6 +188,7 @@ def test_all_of_it_can_be_cleared(world: World) -> None:
     done(world.target.guards.update([GUARD]))
     world.target.put_keys({(3, 1): bytes(16)}, {(3, 1): bytes(16)})
     world.target.put_own_ranges(["10.1.0.0/16"])
+    world.maps.put("refusals", [(codecs.REFUSAL_KEY.pack(1, 7, 4), codecs.REFUSAL.pack(1, 0))])
     done(world.another().clear())
     assert world.gate() == 0
     assert {name: entries for name, entries in world.maps.maps.items() if entries and name != "signing"} == {}

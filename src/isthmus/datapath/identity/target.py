@@ -119,6 +119,7 @@ class IdentityTarget:
             await entries.prune(())
         self.put_keys({}, {})
         self.put_own_ranges(())
+        self._make("refusals", {})
 
     async def renew(self) -> None:
         """Write sources and guards again, by the interfaces that lead to their pods now."""
@@ -189,9 +190,15 @@ class IdentityTarget:
         used = {row.policy for row in self.permits.rows.values()} | {row.policy for row in self.guards.rows.values()}
         obsolete = {name: number for name, number in self._policies.items() if name not in used}
         if obsolete and not self._maps.drop("policies", [ID.pack(number) for number in obsolete.values()]):
+            self._forget_refusals({*obsolete.values()})
             self._ids.release(list(obsolete.values()))
             for name in obsolete:
                 del self._policies[name]
+
+    def _forget_refusals(self, policies: Collection[int]) -> None:
+        """Remove what was counted for policies that are gone: the next one with the number has refused nobody."""
+        counted = [key for key, _ in self._maps.items("refusals")]
+        self._maps.drop("refusals", [key for key in counted if codecs.REFUSAL_KEY.named(key)["policy"] in policies])
 
     def _follow(self) -> None:
         """Follow a change of entries with the gate and the names of policies."""
