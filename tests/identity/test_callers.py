@@ -13,11 +13,11 @@ from isthmus.model.balancing import Backend, BackendKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import EndpointSet, Pod
+from isthmus.model.services import Endpoint, EndpointSet, Pod, Port
 from isthmus.model.signing import SignedTo, Source
 from isthmus.statedb import Database, Derivations
 
-C1, C2 = ClusterName("c1"), ClusterName("c2")
+C1, C2, C3 = ClusterName("c1"), ClusterName("c2"), ClusterName("c3")
 WEB = Pod(name="demo/web-1", uid="1", node="n1", addresses=("10.1.0.7", "fd00::7"), service_account="web")
 ECHO = ServiceName("demo/derived-echo")
 
@@ -143,3 +143,20 @@ def test_an_address_behind_two_services_is_signed_to_until_both_are_gone(node: N
     assert [row.service for row in node.signed_to] == [ECHO, other]
     node.delete(tables.BACKENDS, BackendKey(ECHO, C2, "10.2.0.9", 80, "TCP"))
     assert [row.service for row in node.signed_to] == [other]
+
+
+def test_a_tenants_slice_in_karmadas_form_changes_nobodys_signatures(node: Node) -> None:
+    node.cluster()
+    node.cluster(name=C3, id=3)
+    node.backend("10.2.0.1", source="clusterset")
+    node.backend("10.2.0.1", service=ServiceName("tenant/own"), cluster=C3, source="karmada")
+    assert node.signed_to == [SignedTo(ECHO, "10.2.0.1", C2, 2)]
+
+
+def test_a_slice_of_karmada_is_signed_to_where_the_clusters_own_record_has_the_address(node: Node) -> None:
+    node.cluster(state="stale")
+    node.backend("10.2.0.1", source="karmada")
+    assert node.signed_to == []
+    endpoints = (Endpoint("10.2.0.1", (Port("http", 80),)),)
+    node.put(tables.ENDPOINT_SETS, EndpointSet(ECHO, C2, "clusterset", "", endpoints))
+    assert node.signed_to == [SignedTo(ECHO, "10.2.0.1", C2, 2)]

@@ -3,6 +3,9 @@
 Calls of pods in the network of their node have no interface of their own to be signed on, and neither do those that
 the node's Envoy makes for a pod. Calls to an island end at its gateway, which knows the caller's cluster by its
 certificate.
+
+An address is a cluster's if the cluster's own record says so. A slice in the form of Karmada's names any cluster, and
+any tenant can write one: by it, calls of others to that address would be signed for the wrong cluster, and refused.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import Any
 from isthmus.model.clusters import Cluster
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import ENDED
+from isthmus.model.services import ENDED, EndpointSet
 from isthmus.model.signing import SignedTo, Source
+from isthmus.model.sources import CLUSTERSET, KARMADA
 from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IDENTITIES, PODS, SIGNED_TO, SOURCES
 from isthmus.statedb import Derived, Reader, on_change, unit_of
 
@@ -34,6 +38,7 @@ def derived(cluster: ClusterName, node: str) -> list[Derived[Any]]:
             unit="service",
             reads={
                 BACKENDS: unit_of("key.service"),
+                ENDPOINT_SETS: _of_record,
                 CLUSTERS: on_change(("id", "own", "verifies"), _services_of),
             },
         ),
@@ -54,11 +59,27 @@ def source(reader: Reader, name: str, *, cluster: ClusterName, node: str) -> Ite
 def signed_to(reader: Reader, service: ServiceName) -> Iterator[SignedTo]:
     """Yield the addresses of a service's backends in clusters that verify."""
     found: dict[str, Cluster] = {}
-    for backend in reader.by(BACKENDS, "service", service):
+    backends = reader.by(BACKENDS, "service", service)
+    recorded = _recorded(reader, service) if any(each.source == KARMADA for each in backends) else ()
+    for backend in backends:
         cluster = reader.get(CLUSTERS, backend.key.cluster)
-        if cluster is not None and cluster.verifies and cluster.id and not cluster.own and not backend.stands_for:
+        if cluster is None or not (cluster.verifies and cluster.id) or cluster.own or backend.stands_for:
+            continue
+        if backend.source != KARMADA or (cluster.name, backend.key.address) in recorded:
             found[backend.key.address] = cluster
     yield from (SignedTo(service, address, cluster.name, cluster.id) for address, cluster in found.items())
+
+
+def _recorded(reader: Reader, service: ServiceName) -> set[tuple[ClusterName, str]]:
+    """The addresses of a service in its clusters' own records, each with the cluster."""
+    rows = (row for row in reader.by(ENDPOINT_SETS, "service", service) if row.source == CLUSTERSET)
+    return {(row.cluster, each.address) for row in rows for each in row.endpoints}
+
+
+def _of_record(_: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[Hashable]:
+    """The service of a cluster's own record."""
+    row = new or old
+    return (row.service,) if row is not None and row.source == CLUSTERSET else ()
 
 
 def _pods_of(reader: Reader, old: Identity | None, new: Identity | None, *, cluster: ClusterName) -> Iterator[Hashable]:
