@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.identity import permits
+from isthmus.identity.allow import identities_allowed
 from isthmus.model.clusters import Cluster
 from isthmus.model.export_policies import MAX_PERMITS, Allow, ExportPolicy
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Labels
 from isthmus.model.tables import CLUSTERS, EXCESS_POLICIES, EXPORT_POLICIES, IDENTITIES, PERMITS
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations, Table
@@ -51,6 +53,16 @@ class World:
 
     def excess(self) -> dict[str, int]:
         return {row.policy: row.identities for row in self.db.snapshot().all(EXCESS_POLICIES)}
+
+
+class Counted(dict[ClusterName, Labels]):
+    """Labels of clusters that count how often they are looked up."""
+
+    lookups = 0
+
+    def get(self, key: ClusterName, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
 
 
 def policy(*allow: Allow, name: str = "demo/callers", **fields: Any) -> ExportPolicy:
@@ -198,3 +210,15 @@ def test_changes_one_by_one_come_to_what_their_result_comes_to_at_once(changes: 
     for table in tables:
         assert set(slowly.db.snapshot().all(table)) == set(at_once.db.snapshot().all(table))
     assert slowly.db.snapshot().count(PERMITS) <= room
+
+
+def test_the_rules_of_a_policy_are_compared_with_clusters_and_not_with_each_identity() -> None:
+    """Each new identity computes a policy again on every node, and a tenant may have many policies of 64 rules."""
+    labels = Counted({ClusterName("c2"): (("class", "gold"),)})
+    rules = [rule(namespace=f"n{number}", **{"class": "gold"}) for number in range(64)]
+    identities = [
+        Identity(cluster=ClusterName("c2"), number=number, namespace=f"n{number % 128}", service_account="web")
+        for number in range(1000)
+    ]
+    allowed = identities_allowed(policy(*rules), identities, labels, own=C1)
+    assert (len(allowed), labels.lookups) == (sum(number % 128 < 64 for number in range(1000)), 64)

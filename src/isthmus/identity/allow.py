@@ -80,18 +80,25 @@ def clusters_allowed(policy: ExportPolicy, clusters: ClusterLabels) -> frozenset
 def identities_allowed(
     policy: ExportPolicy, identities: Iterable[Identity], clusters: ClusterLabels, *, own: ClusterName
 ) -> tuple[int, ...]:
-    """Return the numbers of the callers in other clusters that a policy allows, sorted."""
-    return tuple(
-        sorted(
-            {
-                each.number
-                for each in identities
-                if each.cluster != own
-                and any(_is_account(rule, each) and selects(rule, each.cluster, clusters) for rule in policy.allow)
-            }
-        )
-    )
+    """Return the numbers of the callers in other clusters that a policy allows, sorted.
+
+    Rules are compared once with each cluster, and each identity with four keys, however many rules a policy has.
+    """
+    accounts: dict[ClusterName, set[tuple[str, str]]] = {}
+    numbers: set[int] = set()
+    for each in identities:
+        if each.cluster == own:
+            continue
+        allowed = accounts.get(each.cluster)
+        if allowed is None:
+            selecting = (rule for rule in policy.allow if selects(rule, each.cluster, clusters))
+            allowed = accounts[each.cluster] = {(rule.namespace, rule.service_account) for rule in selecting}
+        if allowed and not allowed.isdisjoint(_names(each)):
+            numbers.add(each.number)
+    return tuple(sorted(numbers))
 
 
-def _is_account(rule: Allow, identity: Identity) -> bool:
-    return rule.namespace in ("", identity.namespace) and rule.service_account in ("", identity.service_account)
+def _names(identity: Identity) -> tuple[tuple[str, str], ...]:
+    """Namespace and service account, as rules name them that match: an empty one matches any."""
+    namespace, account = identity.namespace, identity.service_account
+    return (namespace, account), (namespace, ""), ("", account), ("", "")
