@@ -12,6 +12,8 @@ from rows.balancing_world import ECHO, TABLES, World, make
 
 from isthmus.kube.objects.gateway import TCP_ROUTE
 from isthmus.loadbalancer import l4_route_objects, l4_routes
+from isthmus.loadbalancer.explain import explain
+from isthmus.loadbalancer.selection import Place
 from isthmus.loadbalancer.shares import by_cluster, text
 from isthmus.model import names, tables
 from isthmus.model.balancing import REFUSAL, Plan
@@ -279,6 +281,18 @@ def test_routes_of_other_namespaces_cost_a_parent_nothing() -> None:
 def test_shares_name_the_refused_part() -> None:
     world = Routed(make.l4(make.backend("echo", 80), make.backend("nothing", 20)))
     assert text(by_cluster(world.plan())) == "c1 80%, refused 20%"
+
+
+def test_what_if_a_cluster_had_nothing_ready_says_where_a_route_is_shown_as_it_is_now() -> None:
+    world = Routed(make.l4(make.backend("v2"))).settle()
+    place, c2 = Place(names.ClusterName("c1"), "n1", ""), names.ClusterName("c2")
+
+    def notes(*without: names.ClusterName) -> list[str]:
+        found = explain(world.db.snapshot(), names.derived(ECHO), place=place, without=without)
+        return [each for each in found.notes if "TCPRoute" in each]
+
+    assert notes() == []
+    assert notes(c2) == ["port 80 follows TCPRoute demo/route: its backends are shown as they are, not without c2"]
 
 
 class Statuses:

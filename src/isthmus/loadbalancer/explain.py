@@ -18,6 +18,7 @@ from isthmus.loadbalancer.shares import TierShare, by_cluster, by_tier
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import Reachability, reachability
 from isthmus.model.hosts import family
+from isthmus.model.l4_routes import L4_KINDS
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet
 from isthmus.model.sources import CLUSTERSET, KARMADA, rank
@@ -123,7 +124,7 @@ def explain(
             )
             for plan, out in sorted(paths, key=lambda pair: pair[0].key)
         ),
-        notes=tuple(_notes(reader, service, place=place)),
+        notes=(*_notes(reader, service, place=place), *_as_they_are(computed, without)),
     )
 
 
@@ -168,6 +169,17 @@ def services_called(reader: Reader, name: ServiceName) -> list[ServiceName]:
     if not services and (imported := reader.get(IMPORTS, name)) is not None:
         services |= set(IMPORTS.indexes["service"](imported))  # type: ignore[arg-type]
     return sorted(services)
+
+
+def _as_they_are(computed: Iterable[Plan], without: Collection[ClusterName]) -> Iterator[str]:
+    """Yield a note for each port whose TCPRoute or UDPRoute keeps backends of ``without``: its groups are a table's."""
+    if not without:
+        return
+    followed = {
+        (plan.key.port, plan.redirected_by) for plan in computed if plan.redirected_by.partition(" ")[0] in L4_KINDS
+    }
+    for port, owner in sorted(followed):
+        yield f"port {port} follows {owner}: its backends are shown as they are, not without {', '.join(without)}"
 
 
 def _notes(reader: Reader, service: ServiceName, *, place: Place) -> Iterator[str]:
