@@ -30,8 +30,8 @@ TIMEOUTS: Final = 3
 """Time-outs without an acknowledgment from which a connection has stalled: 1.4 s on a short path, and no burst of
 losses lasts that long."""
 TIMEOUTS_BY_SIZE: Final = 2
-"""The same where only large segments are lost, 0.6 s: Envoy gives up a connect after one second, whose first segment
-is large if its TLS offers a key of ML-KEM."""
+"""Time-outs without an acknowledgment from which a connection has stalled that loses only large segments, 0.6 s: Envoy
+gives up a connect after one second, and its first segment is large if its TLS offers a key of ML-KEM."""
 AGAIN: Final = 0.4
 """Seconds until a second look where some connection may be about to time out for the second time."""
 LARGE: Final = 1200
@@ -82,7 +82,7 @@ def stalled(snapshot: Snapshot, cgroup: Path, *, cluster: ClusterName, now: floa
 
 
 def _called(snapshot: Snapshot) -> dict[Peer, list[End]]:
-    """What connections go to: backends, and gateways of other networks, by address and port."""
+    """Destinations of connections, by address and port: backends, and gateways of other networks."""
     ends: dict[Peer, list[End]] = {}
     for row in _tcp_backends(snapshot):
         ends.setdefault(_peer(row), []).append(_end(row))
