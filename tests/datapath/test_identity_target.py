@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from msgspec.structs import replace
 from isthmus.datapath.core.maps import DictMaps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.identity import IdentityTarget, codecs
+from isthmus.datapath.identity.interfaces import End, leading
 from isthmus.datapath.identity.manifest import MAPS
+from isthmus.datapath.services.callers import Identity, uids_of
 from isthmus.datapath.services.views import PlanNames
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
@@ -82,6 +85,36 @@ def test_a_pod_without_an_interface_fails_until_there_is_one(world: World) -> No
     world.interfaces, world.now = dict(INTERFACES), world.now + 1
     assert done(world.target.sources.update([SOURCE])) == {}
     assert len(world.shown("sources")) == 3
+
+
+UID, ANOTHER = "0a8f5c1e-1111-4222-8333-444455556666", "0a8f5c1e-7777-4222-8333-444455556666"
+OWNERS = {"10.1.0.1": Identity("demo", UID), "10.1.0.2": Identity("other", ANOTHER), "10.1.0.3": None}
+GROUPS = {
+    UID: Path(f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-1.scope"),
+    ANOTHER: Path(f"/kubepods/burstable/pod{ANOTHER}/2"),
+    "": Path("/isthmus/pods"),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "want"),
+    [
+        (UID, ANOTHER, {"10.1.0.1": 11, "10.1.0.2": 12}),
+        (UID, UID, {"10.1.0.1": 12}),
+        ("", "", {"10.1.0.1": 12, "10.1.0.2": 12}),
+    ],
+    ids=["another pod", "an ended pod's namespace before it", "cgroups that name no pods"],
+)
+def test_a_pod_that_gives_itself_anothers_address_leaves_that_one_its_interface(
+    first: str, second: str, want: dict[str, int]
+) -> None:
+    ends = [End(11, {"10.1.0.1"}, uids_of(GROUPS[first])), End(12, {"10.1.0.1", "10.1.0.2"}, uids_of(GROUPS[second]))]
+    assert leading(ends, OWNERS) == leading(ends[::-1], OWNERS) == want
+
+
+def test_an_address_without_a_row_yet_or_of_several_is_found_as_before() -> None:
+    ends = [End(11, {"10.1.0.3", "10.1.0.4"}, [UID]), End(12, {"10.1.0.3"}, [ANOTHER])]
+    assert leading(ends, OWNERS) == {"10.1.0.3": 12, "10.1.0.4": 11}
 
 
 def test_a_pod_that_has_another_interface_is_written_anew(world: World) -> None:

@@ -33,7 +33,7 @@ from isthmus.datapath.names.counters import questions
 from isthmus.datapath.names.settings import host_cookie
 from isthmus.datapath.names.target import NamesTarget
 from isthmus.datapath.services import placement
-from isthmus.datapath.services.callers import Callers
+from isthmus.datapath.services.callers import Callers, Identities
 from isthmus.datapath.services.ignored import IgnoredPods
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
@@ -157,12 +157,13 @@ class Datapath:
         host = host_cookie() if self._services != "all" else 0
         return NamesTarget(self.maps, dns, lifetime=lifetime, host=host)
 
-    def identity(self, *, shift: int = SHIFT) -> IdentityTarget:
+    def identity(self, *, shift: int = SHIFT, owners: Callable[[], Identities] = dict) -> IdentityTarget:
         """Targets of the reconcilers of proven callers, and their keys; run its ``keep()`` as a task.
 
-        ``shift`` is the number of bits of an identity below its cluster's id.
+        ``shift`` is the number of bits of an identity below its cluster's id; ``owners`` returns whose the addresses
+        of this node's pods are.
         """
-        return identity_target(self.maps, self._cgroup, shift=shift)
+        return identity_target(self.maps, self._cgroup, shift=shift, owners=owners)
 
     def pod_links(self) -> PodLinks:
         """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""

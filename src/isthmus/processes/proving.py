@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from isthmus import kube, logs
 from isthmus.config import Config
-from isthmus.datapath import Datapath
+from isthmus.datapath import Datapath, identities
 from isthmus.datapath.identity.target import SHIFT, SHIFT_511, IdentityTarget
 from isthmus.identity import callers, guards
 from isthmus.identity import permits as permitted
@@ -155,7 +155,7 @@ class Proving:
     async def start(self, datapath: Datapath, tasks: Tasks) -> None:
         """Start the reconcilers; without identities, remove what an earlier process left in the maps."""
         shift = SHIFT_511 if self._config.clusterset.max_connected_clusters == 511 else SHIFT
-        target = datapath.identity(shift=shift)
+        target = datapath.identity(shift=shift, owners=lambda: identities(self._db.snapshot().all(tables.PODS), ()))
         if self._keys is None:
             await target.clear()
             return

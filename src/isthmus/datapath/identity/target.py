@@ -21,6 +21,7 @@ from isthmus.datapath.core.shapes import text as name_text
 from isthmus.datapath.identity import codecs
 from isthmus.datapath.identity.entries import Entries, Unresolved
 from isthmus.datapath.identity.interfaces import pod_interfaces
+from isthmus.datapath.services.callers import Identities
 from isthmus.datapath.services.codecs import PROTOCOLS
 from isthmus.model.names import ServiceName
 from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
@@ -214,9 +215,11 @@ class IdentityTarget:
             self._maps.put("signing", [(GATE, value)])
 
 
-def identity_target(maps: Maps, cgroup: Path, *, shift: int = SHIFT) -> IdentityTarget:
+def identity_target(
+    maps: Maps, cgroup: Path, *, shift: int = SHIFT, owners: Callable[[], Identities] = dict
+) -> IdentityTarget:
     """The target for the pods below a cgroup."""
-    return IdentityTarget(maps, lambda: pod_interfaces(maps, cgroup), shift=shift)
+    return IdentityTarget(maps, lambda: pod_interfaces(maps, cgroup, owners), shift=shift)
 
 
 def _entries(keys: Keys) -> dict[bytes, bytes]:

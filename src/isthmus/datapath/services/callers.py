@@ -123,8 +123,13 @@ class Callers:
         [whose, *more] = candidates
         if more or whose is None:
             return ""
-        uids = [each.replace("_", "-") for each in UID_OF_GROUP.findall(str(group))]
+        uids = uids_of(group)
         return whose.namespace if not uids or whose.uid in uids else ""
+
+
+def uids_of(group: Path | None) -> list[str]:
+    """The pods' UIDs in the path of a cgroup: of a pod in a pod both, of other cgroups none."""
+    return [each.replace("_", "-") for each in UID_OF_GROUP.findall(str(group))]
 
 
 class CallersFirst:
