@@ -24,8 +24,10 @@ from isthmus.identity import permits as permitted
 from isthmus.identity.epoch_keys import KeySet
 from isthmus.identity.keys import EPOCH_SECONDS, number_of
 from isthmus.model import tables
+from isthmus.model.addresses import range_of
 from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName
+from isthmus.model.services import ENDED
 from isthmus.model.signing import Guard, Refusal
 from isthmus.processes.pair_keys import NodeKeys
 from isthmus.running import Tasks
@@ -36,8 +38,8 @@ TABLES: Final[tuple[AnyTable, ...]] = (tables.IDENTITIES, tables.EXPORT_POLICIES
 BACKOFF: Final = Backoff(0.2, 10.0)
 """Of entries that cannot be written: those of a pod whose interface is not there yet."""
 NO_RANGES: Final = (
-    "no port is guarded: the ranges of this cluster's pods are unknown, and their calls would be refused "
-    "(cluster.pod_ranges)"
+    "the ranges of this cluster's pods are unknown, or none of this node's pods is in them: no port is guarded by an "
+    "agent that starts now, since the cluster's own calls would be refused (cluster.pod_ranges)"
 )
 SHOWN: Final = 100
 """Refusals in the status."""
@@ -149,7 +151,7 @@ class Proving:
         if self._keys is None:
             return []
         snapshot = self._db.snapshot()
-        unknown = snapshot.count(tables.GUARDS) and not _knows_own_ranges(snapshot)
+        unknown = snapshot.count(tables.GUARDS) and not knows_own_ranges(snapshot)
         return [*self._keys.problems(), *self._unwritten.values(), *([NO_RANGES] if unknown else ())]
 
     async def start(self, datapath: Datapath, tasks: Tasks) -> None:
@@ -196,7 +198,7 @@ class Proving:
         Without ranges, guards would refuse the node's own probes.
         """
         await self._keyed.wait()
-        await self._db.until(_knows_own_ranges)
+        await self._db.until(knows_own_ranges)
         async with Tasks() as tasks:
             with contextlib.closing(self._db.changes(tables.OWN_RANGES)) as changes:
                 self._put_ranges(parts, changes.next()[0])
@@ -219,9 +221,18 @@ class Proving:
             self._unwritten.pop(what, None)
 
 
-def _knows_own_ranges(now: Snapshot) -> bool:
-    """True if ranges of the own cluster's pods are known, from its configuration or its nodes."""
-    return now.initialized(tables.OWN_RANGES) and any(row.ranges for row in now.all(tables.OWN_RANGES))
+def knows_own_ranges(now: Snapshot) -> bool:
+    """True if ranges of the own cluster's pods are known, and this node's pods do not contradict them.
+
+    Where only ``service_ranges`` are configured, or the network gives no addresses of the nodes' podCIDRs, every pod is
+    outside: guards would refuse the cluster's own calls. One pod outside says nothing, since a tenant can have one.
+    """
+    if not now.initialized(tables.OWN_RANGES, tables.PODS):
+        return False
+    ranges = tuple(each for row in now.all(tables.OWN_RANGES) for each in row.ranges)
+    pods = (pod for pod in now.all(tables.PODS) if not pod.host_network and pod.phase not in ENDED)
+    addresses = [each for pod in pods for each in pod.addresses]
+    return bool(ranges) and (not addresses or any(range_of(each, ranges) for each in addresses))
 
 
 def peer_ids(db: Database) -> Mapping[ClusterName, int]:
