@@ -94,6 +94,18 @@ async def test_agents_alone_are_asked_for_stalled_connections_and_an_earlier_ver
     assert [(each.stalls, each.error) for each in facts.nodes] == [((), "")]
 
 
+async def test_an_agent_that_cannot_look_at_sockets_is_asked_for_all_else(tmp_path: Path) -> None:
+    async def failing() -> list[Any]:
+        raise PermissionError(1, "Operation not permitted")
+
+    async with serving(tmp_path / "agent.sock", counters={"stalls": failing}):
+        sockets = {"agent": Socket(tmp_path / "agent.sock")}
+        found = await asyncio.to_thread(
+            collecting.collect, sockets, cluster="c1", others=(), nodes={}, service=None, context="c1"
+        )
+    assert (found.agent.error, found.agent.stalls) == ("", ())
+
+
 def test_a_peer_that_the_agent_does_not_reach_and_the_operator_does_is_a_fault_of_the_cluster() -> None:
     it = Clusters()
     it.world.put(structs.replace(it.operator["peer"][1], state="stale", reason="etcd https://c2: timed out"))

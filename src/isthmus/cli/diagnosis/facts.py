@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from isthmus.admin.query import NoTable, QueryError, Socket
+from isthmus.admin.query import QueryError, Socket
 from isthmus.cli.sockets import NAME_SERVERS
 from isthmus.model import tables
 from isthmus.model.names import ServiceName
@@ -191,10 +191,13 @@ def process(
 
 
 def _stalls(socket: Socket) -> tuple[Stall, ...]:
-    """Stalled connections that an agent finds; none if it is of an earlier version, or does not translate calls."""
+    """Stalled connections that an agent finds; none if it is of an earlier version, or cannot look at sockets.
+
+    The agent logs why it cannot. What it reports besides is not affected.
+    """
     try:
         return tuple(msgspec.convert(row, Stall) for row in socket.counters("stalls"))
-    except (NoTable, msgspec.ValidationError):  # a later version may have other rows
+    except (QueryError, msgspec.ValidationError):  # a later version may have other rows
         return ()
 
 
