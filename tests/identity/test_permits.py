@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from isthmus.identity import permits
-from isthmus.identity.allow import identities_allowed
+from isthmus.identity.allow import MAX_POLICIES, identities_allowed
 from isthmus.model.clusters import Cluster
 from isthmus.model.export_policies import MAX_PERMITS, Allow, ExportPolicy
 from isthmus.model.identities import Identity
@@ -166,6 +167,26 @@ def test_a_policy_that_does_not_fit_allows_nobody_and_other_namespaces_keep_thei
     world.delete(IDENTITIES, (ClusterName("c2"), 107))
     assert (world.permits("greedy/all"), world.permits()) == ([100, 101, 102, 103, 104, 105, 106], [100])
     assert world.excess() == {}
+
+
+def test_beyond_a_hundred_policies_of_a_namespace_each_allows_nobody() -> None:
+    def policy(number: int) -> ExportPolicy:
+        name = ServiceName(f"demo/p{number:03}")
+        return ExportPolicy(name=name, target=f"t{number}", allow=(Allow(),), created=f"{2100 + number}")
+
+    world = World(Identity(cluster=ClusterName("c2"), number=7, namespace="shop", service_account="web"))
+    world.put(*(policy(number) for number in range(MAX_POLICIES + 2)))
+
+    def allowing() -> list[int]:
+        return [number for number in range(MAX_POLICIES + 2) if world.permits(f"demo/p{number:03}")]
+
+    assert allowing() == [*range(MAX_POLICIES)]
+    world.delete(EXPORT_POLICIES, ServiceName("demo/p000"))
+    assert allowing() == [*range(1, MAX_POLICIES + 1)], "the next one follows"
+    world.put(policy(0))
+    assert allowing() == [*range(MAX_POLICIES)], "and gives way"
+    world.put(replace(policy(0), name=ServiceName("other/p0")))
+    assert world.permits("other/p0") == [7], "other namespaces have theirs"
 
 
 def test_within_a_namespace_room_goes_by_precedence() -> None:

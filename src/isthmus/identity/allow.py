@@ -7,6 +7,7 @@ never judged: NetworkPolicies are for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE
 from isthmus.model.export_policies import Allow, ExportPolicy, Scope
@@ -15,6 +16,9 @@ from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Labels
 from isthmus.model.tables import EXPORT_POLICIES
 from isthmus.statedb import Reader
+
+MAX_POLICIES: Final = 100
+"""Number of policies of one namespace, first in precedence, that allow callers at nodes and have a status."""
 
 ClusterLabels = Mapping[ClusterName, Labels]
 """Labels of each cluster that is known."""

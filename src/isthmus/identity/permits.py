@@ -3,16 +3,20 @@
 ``allowed_callers`` has what every policy in force allows, and ``excess_policies`` those whose callers do not fit. Room
 goes to namespaces in fair shares (``isthmus.fair``), within one to its policies by their precedence. A policy that does
 not fit as a whole allows nobody: which of its callers are refused must not depend on the order of numbers.
+
+Each policy of a namespace beyond the first hundred allows nobody: what a change of one identity costs must not grow
+with the policies that a tenant writes.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 from itertools import product
 
 from isthmus.fair import Path, Shares, allot
-from isthmus.identity.allow import identities_allowed, in_force, precedence
+from isthmus.identity.allow import MAX_POLICIES, identities_allowed, in_force, precedence
 from isthmus.model.clusters import Cluster
 from isthmus.model.export_policies import MAX_PERMITS, AllowedCallers, ExcessPolicy, ExportPolicy, Scope
 from isthmus.model.identities import Identity
@@ -21,6 +25,8 @@ from isthmus.model.signing import Permit
 from isthmus.model.tables import ALLOWED_CALLERS, CLUSTERS, EXCESS_POLICIES, EXPORT_POLICIES, IDENTITIES, PERMITS
 from isthmus.statedb import Derivation, Derived, Reader, on_change, unit_of
 
+Callers = tuple[str, str, str]
+"""Cluster, namespace and service account of a rule; empty for any."""
 WHOLE = True
 """The one unit of ``excess_policies``: which policies fit depends on all of them."""
 
@@ -33,10 +39,14 @@ def derived(cluster: ClusterName, *, room: int = MAX_PERMITS) -> list[Derivation
 def allowed(cluster: ClusterName) -> Derived[AllowedCallers]:
     """Declare ``allowed_callers``. Its unit is a scope, of which one policy is in force."""
 
+    first = _First()
+
     def compute(reader: Reader, scope: Scope) -> Iterable[AllowedCallers]:
         policy = in_force(reader, scope)
         if policy is None:
             return ()
+        if not first.counts(reader, policy):
+            return (AllowedCallers(policy.name, scope, ()),)
         labels = {each.name: each.labels for each in reader.all(CLUSTERS)}
         numbers = identities_allowed(policy, _candidates(reader, policy), labels, own=cluster)
         return (AllowedCallers(policy.name, scope, numbers),)
@@ -46,11 +56,70 @@ def allowed(cluster: ClusterName) -> Derived[AllowedCallers]:
         compute=compute,
         unit="scope",
         reads={
-            EXPORT_POLICIES: unit_of("scope"),
-            IDENTITIES: on_change(("namespace", "service_account"), _by_identity),
+            EXPORT_POLICIES: first.by_policy,
+            IDENTITIES: on_change(("namespace", "service_account"), first.by_identity),
             CLUSTERS: on_change(("labels",), _by_labels),
         },
     )
+
+
+class _First:
+    """The policies of each namespace that come first, found once for each revision of the table."""
+
+    def __init__(self) -> None:
+        self._revision = -1
+        self._found: dict[str, list[ExportPolicy]] = {}
+        self._counting: dict[str, frozenset[ServiceName]] = {}
+        self._moved: dict[str, list[Scope]] = {}
+        self._affected: dict[Callers, list[Scope]] = {}
+
+    def counts(self, reader: Reader, policy: ExportPolicy) -> bool:
+        """True if a policy is among the first of its namespace, so that it allows callers."""
+        found = self._of(reader, policy.namespace)
+        if policy.namespace not in self._counting:
+            self._counting[policy.namespace] = frozenset(each.name for each in found[:MAX_POLICIES])
+        return policy.name in self._counting[policy.namespace]
+
+    def by_policy(self, reader: Reader, old: ExportPolicy | None, new: ExportPolicy | None) -> Iterator[Scope]:
+        """A policy affects its scope, and in a namespace of many those that it moves."""
+        for row in (old, new):
+            if row is not None:
+                yield row.scope
+                if len(found := self._of(reader, row.namespace)) >= MAX_POLICIES:
+                    if row.namespace not in self._moved:
+                        self._moved[row.namespace] = [each.scope for each in found]
+                    yield from self._moved[row.namespace]
+
+    def by_identity(self, reader: Reader, old: Identity | None, new: Identity | None) -> Iterator[Scope]:
+        """An identity affects policies with a rule that names it by any of its three parts, or by none."""
+        for row in (old, new):
+            if row is not None:
+                for key in product({row.cluster, ""}, {row.namespace, ""}, {row.service_account, ""}):
+                    yield from self._naming(reader, key)
+
+    def _of(self, reader: Reader, namespace: str) -> list[ExportPolicy]:
+        """Twice as many as count, in order of precedence: a change moves those beyond the last that counts."""
+        self._renew(reader)
+        if namespace not in self._found:
+            policies = reader.by(EXPORT_POLICIES, "namespace", namespace)
+            self._found[namespace] = nsmallest(2 * MAX_POLICIES, policies, key=precedence)
+        return self._found[namespace]
+
+    def _naming(self, reader: Reader, key: Callers) -> list[Scope]:
+        """The scopes of policies that count with a rule of these parts."""
+        self._renew(reader)
+        if (found := self._affected.get(key)) is None:
+            rows = reader.by(EXPORT_POLICIES, "callers", key)
+            found = [row.scope for row in rows if self.counts(reader, row)]
+            if found:
+                self._affected[key] = found
+        return found
+
+    def _renew(self, reader: Reader) -> None:
+        if self._revision != (revision := reader.revision(EXPORT_POLICIES)):
+            self._revision = revision
+            for each in (self._found, self._counting, self._moved, self._affected):
+                each.clear()
 
 
 def _candidates(reader: Reader, policy: ExportPolicy) -> Iterable[Identity]:
@@ -59,14 +128,6 @@ def _candidates(reader: Reader, policy: ExportPolicy) -> Iterable[Identity]:
     if "" in named:
         return reader.all(IDENTITIES)
     return [identity for cluster in named for identity in reader.by(IDENTITIES, "cluster", cluster)]
-
-
-def _by_identity(reader: Reader, old: Identity | None, new: Identity | None) -> Iterator[Scope]:
-    """An identity affects policies with a rule that names it by any of its three parts, or by none."""
-    for row in (old, new):
-        if row is not None:
-            for key in product({row.cluster, ""}, {row.namespace, ""}, {row.service_account, ""}):
-                yield from (policy.scope for policy in reader.by(EXPORT_POLICIES, "callers", key))
 
 
 def _by_labels(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[Scope]:

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from isthmus.desired import Condition, Draft, Ownership, condition, observed_generation, row
-from isthmus.identity.allow import precedence
+from isthmus.identity.allow import MAX_POLICIES, precedence
 from isthmus.kube.objects.policies import EXPORT_POLICY
 from isthmus.model.clusters import Cluster, reachability
 from isthmus.model.export_policies import NO_EXPORT, ExportPolicy, Scope
@@ -32,7 +32,7 @@ from isthmus.statedb import Derived, Reader, on_change, through, unit_of
 KIND: Final = "ExportPolicy"
 KINDS: Final = {KIND: Ownership(EXPORT_POLICY, conditions=frozenset({"Ready", "Accepted", "Enforced"}))}
 
-MAX_STATUSES: Final = 100
+MAX_STATUSES: Final = MAX_POLICIES
 """Number of policies of one namespace with a status, first in precedence: a change of one recomputes all."""
 
 
