@@ -227,6 +227,16 @@ def test_all_of_it_can_be_cleared(world: World) -> None:
     assert {name: entries for name, entries in world.maps.maps.items() if entries and name != "signing"} == {}
 
 
+def test_a_row_that_raises_leaves_no_entry_of_another_behind(world: World) -> None:
+    done(world.target.guards.update([GUARD]))
+    world.interfaces["10.1.0.1"] = 13
+    world.now += 1
+    with pytest.raises(KeyError):
+        done(world.target.guards.update([GUARD, replace(GUARD, port=81, protocol="none")]))
+    done(world.target.guards.update([GUARD]))
+    assert {row["interface"] for row in world.shown("guarded")} == {13}
+
+
 def test_a_name_that_does_not_fit_fails_alone(world: World) -> None:
     long = Permit(ServiceName("demo/" + "x" * 320), 5)
     failures = done(world.target.permits.update([long, Permit(WEB, 6)]))

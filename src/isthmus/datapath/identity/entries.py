@@ -54,14 +54,15 @@ class Entries(Generic[R]):
     async def update(self, rows: Sequence[R]) -> Mapping[Hashable, str]:
         """Write the entries of these rows. Returns failures by key."""
         failures: dict[Hashable, str] = {}
-        touched: dict[bytes, None] = {}
-        for row in rows:
-            name = self._key(row)
+        encoded: list[tuple[R, Mapping[bytes, bytes]]] = []
+        for row in rows:  # all before any claim changes: one that raises is a bug, and the others are tried again
             try:
-                entries = self._encode(row)
+                encoded.append((row, self._encode(row)))
             except Unresolved as error:
-                failures[name] = str(error)
-                continue
+                failures[self._key(row)] = str(error)
+        touched: dict[bytes, None] = {}
+        for row, entries in encoded:
+            name = self._key(row)
             touched |= dict.fromkeys(self._release(name)) | dict.fromkeys(entries)
             self.rows[name], self._keys[name] = row, tuple(entries)
             for key, value in entries.items():
