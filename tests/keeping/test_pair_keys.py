@@ -175,6 +175,18 @@ async def test_a_peer_whose_etcd_is_away_keeps_its_key_and_gets_the_days_that_co
     assert (await second.node()).verify[1, number] == key
 
 
+async def test_a_peer_whose_etcd_lost_its_data_keeps_its_key_until_it_publishes_again(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    await first.pairs.look()
+    before = await first.secret()
+    async with Session([second.etcd.endpoint]) as session:
+        await session.delete(etcd_keys.description(ClusterName("c2")))
+    await first.pairs.look()
+    assert await first.secret() == before != {}
+
+
 async def test_a_key_in_the_secret_that_can_be_none_costs_its_peer_alone(clusters: tuple[Signing, Signing]) -> None:
     first, second = clusters
     await first.pairs.look()

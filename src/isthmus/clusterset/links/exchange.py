@@ -91,13 +91,16 @@ async def look(peer: Peer, own: ClusterName) -> Look:
 
 
 async def signing_key(peer: Peer) -> str | None:
-    """Read a peer's public key of signatures in base64, empty if it publishes none; ``None`` if it cannot be read."""
+    """Read a peer's public key of signatures in base64, empty if it publishes none; ``None`` if that is not known.
+
+    A peer whose etcd lost its data has no description until it publishes again. It has not given up its key.
+    """
     try:
         async with peer.session() as session:
             stored = await session.get(keys.description(peer.name))
     except (Transient, Expired, EtcdError):
         return None
-    return identity.decode_description(stored.value, now=wall_clock()).signing.key if stored is not None else ""
+    return identity.decode_description(stored.value, now=wall_clock()).signing.key if stored is not None else None
 
 
 async def _read_accepted(session: Session, peer: ClusterName, own: ClusterName) -> Accepted:
