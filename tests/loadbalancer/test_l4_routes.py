@@ -283,6 +283,19 @@ def test_shares_name_the_refused_part() -> None:
     assert text(by_cluster(world.plan())) == "c1 80%, refused 20%"
 
 
+def test_a_backend_of_another_namespace_affects_the_routes_that_a_grant_permits() -> None:
+    """Without a grant its endpoints make no difference, however many routes of other namespaces name it."""
+    far = ServiceName("other/far")
+    world = Routed(make.l4(make.backend("other/far")), *imported(far, "10.96.0.9", "10.2.0.9"))
+    sets = make.endpoints("c2", "10.2.0.10", service=names.derived(far))
+    assert affected_by(world, tables.ENDPOINT_SETS, None, sets) == set()
+    targets = frozenset({("ServiceImport", "")})
+    world.put(Grant(name=ServiceName("other/udp"), sources=frozenset({("UDPRoute", "demo")}), targets=targets))
+    assert affected_by(world, tables.ENDPOINT_SETS, None, sets) == set()
+    world.put(Grant(name=ServiceName("other/grant"), sources=frozenset({("TCPRoute", "demo")}), targets=targets))
+    assert affected_by(world, tables.ENDPOINT_SETS, None, sets) == {names.derived(ECHO)}
+
+
 def test_what_if_a_cluster_had_nothing_ready_says_where_a_route_is_shown_as_it_is_now() -> None:
     world = Routed(make.l4(make.backend("v2"))).settle()
     place, c2 = Place(names.ClusterName("c1"), "n1", ""), names.ClusterName("c2")

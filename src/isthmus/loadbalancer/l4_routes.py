@@ -305,6 +305,15 @@ def about(reader: Reader, services: Iterable[ServiceName]) -> set[ServiceName]:
     for service in services:
         if reader.by(L4_ROUTES, "own_parent", service):
             affected.add(service)
-        routes: list[L4Route] = reader.by(L4_ROUTES, "target", service)
-        affected |= parents(routes)
+        affected |= parents(_permitted(reader, service))
     return affected
+
+
+def _permitted(reader: Reader, service: ServiceName) -> Iterator[L4Route]:
+    """Yield the routes that have a service as backend and may refer to it; a grant affects those that it permits."""
+    routes = reader.by(L4_ROUTES, "target", service)
+    if not routes:
+        return
+    namespace = service.partition("/")[0]
+    sources = {source for grant in reader.by(GRANTS, "namespace", namespace) for source in grant.sources}
+    yield from (each for each in routes if each.namespace == namespace or (each.kind, each.namespace) in sources)
