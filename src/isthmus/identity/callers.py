@@ -1,4 +1,4 @@
-"""Whose calls this node signs, and towards whom: the tables ``sources`` and ``signed_to``.
+"""Derives the pods whose calls this node signs, and the addresses towards which it does: ``sources``, ``signed_to``.
 
 Calls of pods in the network of their node have no interface of their own to be signed on, and neither do those that
 the node's Envoy makes for a pod. Calls to an island end at its gateway, which knows the caller's cluster by its

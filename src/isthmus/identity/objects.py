@@ -1,4 +1,4 @@
-"""CallerIdentity objects of the own cluster's numbers, as they are wanted."""
+"""Makes the CallerIdentity objects of the own cluster's numbers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WHOLE = True
 
 
 def derived(cluster: ClusterName, *, room: int = MAX_PERMITS) -> list[Derivation]:
-    """Declare the three tables for a cluster whose policies may allow so many identities together."""
+    """Declare the three tables for a cluster. All its policies together may allow ``room`` identities."""
     return [allowed(cluster), excess(room), permits()]
 
 
@@ -75,7 +75,7 @@ class _First:
 
     def counts(self, reader: Reader, policy: ExportPolicy) -> bool:
         """True if a policy is among the first of its namespace, so that it allows callers."""
-        found = self._of(reader, policy.namespace)
+        found = self._earliest(reader, policy.namespace)
         if policy.namespace not in self._counting:
             self._counting[policy.namespace] = frozenset(each.name for each in found[:MAX_POLICIES])
         return policy.name in self._counting[policy.namespace]
@@ -85,7 +85,7 @@ class _First:
         for row in (old, new):
             if row is not None:
                 yield row.scope
-                if len(found := self._of(reader, row.namespace)) >= MAX_POLICIES:
+                if len(found := self._earliest(reader, row.namespace)) >= MAX_POLICIES:
                     if row.namespace not in self._moved:
                         self._moved[row.namespace] = [each.scope for each in found]
                     yield from self._moved[row.namespace]
@@ -97,8 +97,8 @@ class _First:
                 for key in product({row.cluster, ""}, {row.namespace, ""}, {row.service_account, ""}):
                     yield from self._naming(reader, key)
 
-    def _of(self, reader: Reader, namespace: str) -> list[ExportPolicy]:
-        """Twice as many as count, in order of precedence: a change moves those beyond the last that counts."""
+    def _earliest(self, reader: Reader, namespace: str) -> list[ExportPolicy]:
+        """Return twice MAX_POLICIES, in order of precedence. A change moves the policies around the last that counts."""
         self._renew(reader)
         if namespace not in self._found:
             policies = reader.by(EXPORT_POLICIES, "namespace", namespace)

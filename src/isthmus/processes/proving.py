@@ -1,7 +1,7 @@
 """Proven identities of callers on a node: rows and keys in, entries of the kernel's maps out.
 
-All of it is off unless ``identity.enabled``. Then entries of an earlier process that had it on are removed, so that
-nothing is refused by a policy that nobody follows any more.
+Without ``identity.enabled`` it only removes the entries of an earlier process, so that no call is refused by a policy
+that is not followed any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isthmus.statedb import AnyTable, Backoff, Database, Derivation, Reconciler,
 KUBERNETES: Final = ("identities", "export_policies", "export_marks")
 TABLES: Final[tuple[AnyTable, ...]] = (tables.IDENTITIES, tables.EXPORT_POLICIES, tables.EXPORT_MARKS)
 BACKOFF: Final = Backoff(0.2, 10.0)
-"""Of entries that cannot be written: those of a pod whose interface is not there yet."""
+"""Pauses between attempts to write an entry, which fail until the pod has its interface."""
 NO_RANGES: Final = (
     "the ranges of this cluster's pods are unknown, or none of this node's pods is in them: no port is guarded by an "
     "agent that starts now, since the cluster's own calls would be refused (cluster.pod_ranges)"
@@ -81,7 +81,7 @@ class ProvingStatus(Struct, frozen=True):
 
 
 class Parts(NamedTuple):
-    """What drives the maps."""
+    """The reconcilers of the maps, and their target."""
 
     target: IdentityTarget
     sources: Reconciler[Any, Any]

@@ -19,7 +19,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "unknown-key": ("the key of the caller's cluster is not known there", CLOCKS),
     "unreadable": ("it cannot read the packet (options or fragments of IP)", ""),
 }
-"""By RefusalReason, what it means and what to look at beside the policy."""
+"""Meaning of each RefusalReason, and what to look at beside the policy."""
 
 
 class Refused(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which interface of the node leads to a pod, by the pod's address."""
+"""Finds the interface of the node that leads to a pod, by the pod's address."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class IdentityTarget:
         return number
 
     def _forget_policies(self) -> None:
-        """Release the numbers of policies without rows, once no entry of an earlier process can have them."""
+        """Release the numbers of policies without rows, once every entry of an earlier process is pruned."""
         if not (self.permits.pruned and self.guards.pruned):
             return
         used = {row.policy for row in self.permits.rows.values()} | {row.policy for row in self.guards.rows.values()}
@@ -197,7 +197,7 @@ class IdentityTarget:
                 del self._policies[name]
 
     def _forget_refusals(self, policies: Collection[int]) -> None:
-        """Remove what was counted for policies that are gone: the next one with the number has refused nobody."""
+        """Remove the refusals of policies that are gone, so that the next policies with their numbers begin at zero."""
         counted = [key for key, _ in self._maps.items("refusals")]
         self._maps.drop("refusals", [key for key in counted if codecs.REFUSAL_KEY.named(key)["policy"] in policies])
 
