@@ -204,6 +204,20 @@ def test_what_an_earlier_process_left_is_pruned_and_what_is_wanted_stays(world: 
     assert [row["address"] for row in world.shown("signed_to")] == ["10.2.0.1"]
 
 
+def test_a_restarted_agent_keeps_the_epoch_until_it_has_keys(world: World) -> None:
+    key = {(3, 9): bytes(16)}
+    world.target.put_keys(key, key, number=9, passed=5)
+    done(world.target.signed_to.update([REMOTE]))
+    before = dict(world.maps.items("signing"))
+    again = world.another()
+    done(again.signed_to.update([REMOTE]))
+    done(again.guards.update([GUARD]))
+    [(_, gate)] = world.maps.items("signing")
+    now, then = codecs.SIGNING.named(gate), codecs.SIGNING.named(before[ID.pack(0)])
+    assert (now["began"], now["key_number"]) == (then["began"], then["key_number"]) == (95 * 10**9, 9)
+    assert now["flags"] == codecs.SIGNS | codecs.GUARDS
+
+
 def test_keys_and_ranges_are_exactly_those_given(world: World) -> None:
     world.target.put_keys({(3, 1): bytes(16)}, {(3, 1): bytes(16), (3, 2): bytes(16)})
     world.target.put_keys({(4, 2): bytes(16)}, {(3, 2): bytes(16), (3, 3): bytes(16)})

@@ -98,7 +98,7 @@ class _First:
                     yield from self._naming(reader, key)
 
     def _earliest(self, reader: Reader, namespace: str) -> list[ExportPolicy]:
-        """Return twice MAX_POLICIES, in order of precedence. A change moves the policies around the last that counts."""
+        """Return twice MAX_POLICIES, in order of precedence. A change moves those around the last that counts."""
         self._renew(reader)
         if namespace not in self._found:
             policies = reader.by(EXPORT_POLICIES, "namespace", namespace)

@@ -70,8 +70,10 @@ class IdentityTarget:
             for key, value in maps.items("policies")
         }
         self._ids = Ids(self._policies.values())
-        self._began, self._number = 0, 0
-        """When the epoch of a key began, in ns of this clock, and the key's number; 0 without keys."""
+        gate = codecs.SIGNING.named(self._gate())
+        self._began, self._number = gate["began"], gate["key_number"]
+        """Start of the epoch of a key, in ns of this clock, and the key's number; 0 without keys. Those of an earlier
+        process hold until :meth:`put_keys`."""
         self.sources = Entries(maps, "sources", SOURCES.key, self._source, written=self._follow)
         self.signed_to = Entries(maps, "signed_to", SIGNED_TO.key, _signed_to, written=self._follow)
         self.permits = Entries(maps, "allowed", PERMITS.key, self._permit, written=self._follow)
@@ -206,11 +208,15 @@ class IdentityTarget:
         self._renew_gate()
         self._forget_policies()
 
+    def _gate(self) -> bytes:
+        """The gate in the kernel."""
+        return dict(self._maps.items("signing")).get(GATE, CLOSED)
+
     def _renew_gate(self) -> None:
         """Make programs look where there is something, after it was written."""
         flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
         value = codecs.SIGNING.pack(flags, self._shift, self._began, self._number, 0)
-        current = dict(self._maps.items("signing")).get(GATE, CLOSED)
+        current = self._gate()
         if value != current and (flags or codecs.SIGNING.named(current)["flags"]):
             self._maps.put("signing", [(GATE, value)])
 
