@@ -78,7 +78,14 @@ def test_a_pod_of_the_node_has_the_number_of_its_account(node: Node) -> None:
     node.put(tables.PODS, WEB)
     assert node.sources == []
     node.identity(65_800)
-    assert node.sources == [Source("demo/web-1", ("10.1.0.7", "fd00::7"), 65_800)]
+    assert node.sources == [Source("demo/web-1", ("10.1.0.7", "fd00::7"), 65_800, WEB.uid)]
+
+
+def test_a_pod_that_gets_the_name_and_the_address_of_another_is_another_row(node: Node) -> None:
+    node.identity(65_800)
+    node.put(tables.PODS, WEB)
+    node.put(tables.PODS, structs.replace(WEB, uid="2"))
+    assert [row.uid for row in node.sources] == ["2"]
 
 
 @pytest.mark.parametrize(

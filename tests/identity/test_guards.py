@@ -161,6 +161,14 @@ def test_a_port_of_several_exports_has_one_policy_since_a_node_sees_the_pod_that
     assert node.guards() == {"10.1.0.1:8080/TCP": "demo/a"}
 
 
+def test_a_pod_that_gets_the_address_of_another_is_guarded_by_a_row_of_its_own() -> None:
+    """Its interface is another one, which is looked up for a row that changes."""
+    node = Node(*WORLD, policy())
+    assert [row.uid for row in node.db.snapshot().all(GUARDS)] == ["demo/echo-1"]
+    node.put(pod(uid="its successor"))
+    assert [row.uid for row in node.db.snapshot().all(GUARDS)] == ["its successor"]
+
+
 def test_guards_follow_each_of_their_inputs() -> None:
     node = Node(*WORLD, policy())
     node.put(endpoints("10.1.0.2"))

@@ -53,7 +53,7 @@ def source(reader: Reader, name: str, *, cluster: ClusterName, node: str) -> Ite
     account = (cluster, name.partition("/")[0], pod.service_account)
     numbers = [row.number for row in reader.by(IDENTITIES, "account", account)]
     if numbers:
-        yield Source(pod.name, pod.addresses, min(numbers))
+        yield Source(pod.name, pod.addresses, min(numbers), pod.uid)
 
 
 def signed_to(reader: Reader, service: ServiceName) -> Iterator[SignedTo]:

@@ -47,7 +47,7 @@ def derived(cluster: ClusterName) -> Derived[Guard]:
             EXPORT_POLICIES: unit_of("namespace"),
             EXPORT_MARKS: on_change((), _by_object),
             ENDPOINT_SETS: by_endpoints,
-            PODS: on_change(("addresses", "host_network", "phase"), _by_object),
+            PODS: on_change(("uid", "addresses", "host_network", "phase"), _by_object),
         },
     )
 
@@ -66,7 +66,7 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
     if not reader.by(EXPORT_POLICIES, "namespace", namespace):
         return
     pods = reader.by(PODS, "namespace", namespace)
-    pod_of = {address: pod.name for pod in pods if _has_interface(pod) for address in pod.addresses}
+    pod_of = {address: pod.uid for pod in pods if _has_interface(pod) for address in pod.addresses}
     if not pod_of:
         return
     judge = judging(reader)
@@ -82,6 +82,7 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
         yield Guard(
             policy=policy.name,
             address=address,
+            uid=pod_of[address],
             port=number,
             protocol=protocol,
             audit=policy.audit,

@@ -19,6 +19,8 @@ class Source(Struct, frozen=True, gc=False):
     """namespace/name."""
     addresses: tuple[str, ...]
     identity: int
+    uid: str = ""
+    """Of the pod. One that gets the name and the address of another is another row, whose interface is looked up."""
 
 
 class SignedTo(Struct, frozen=True, gc=False):
@@ -38,6 +40,8 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
     """The ExportPolicy that decides."""
     address: str
     """Of the pod."""
+    uid: str = ""
+    """Of the pod, as in :class:`Source`."""
     port: int
     protocol: Protocol
     audit: bool = False
