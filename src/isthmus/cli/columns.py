@@ -473,6 +473,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("UNSIGNED", lambda row: "refuse" if row["require"] else "address", wide=True),
     ],
     "permits": [Column("IDENTITY", _field("identity"))],
+    "caller_refusals": [
+        Column("CALLER", lambda row: row["caller"] or "(unknown)"),
+        Column("REASON", _field("reason")),
+        Column("CALLS", _field("count")),
+        Column("LAST", lambda row: timestamp(since_epoch(row["last"]))),
+        Column("IDENTITY", _field("identity"), wide=True),
+    ],
     "identities": [
         Column("CLUSTER", _field("cluster")),
         Column("ACCOUNT", lambda row: f"{row['namespace']}/{row['service_account']}"),

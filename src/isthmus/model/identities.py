@@ -21,6 +21,11 @@ def numbers(cluster_id: int, most: int) -> range:
     return range(cluster_id * each + RESERVED, (cluster_id + 1) * each)
 
 
+def cluster_of(number: int, most: int) -> int:
+    """The id of the cluster that a number is of; ``most`` as in :func:`numbers`."""
+    return number // (2**BITS // (most + 1))
+
+
 class Identity(Struct, frozen=True, gc=False, kw_only=True):
     """Input row: a number and the service account that it identifies, from a CallerIdentity or a peer's record.
 

@@ -57,14 +57,17 @@ class Permit(Struct, frozen=True, gc=False):
     identity: int
 
 
-class Refusal(Struct, frozen=True, gc=False):
-    """SYNs that were refused, or would be without ``audit``, by policy, identity and reason."""
+class Refusal(Struct, frozen=True, gc=False, kw_only=True):
+    """Input row: calls that this node's kernel refused, or would have refused without ``audit``."""
 
     policy: ServiceName
     """Empty of spoofed ones."""
     identity: int
     """0 if unknown; if it is not proven, the part with the cluster's id. Of spoofed SYNs, the sending pod's own."""
     reason: RefusalReason
+    caller: str = ""
+    """Cluster and account of a proven identity, or the cluster that another one claims; empty if that is unknown."""
     count: int
-    age: float
-    """Seconds since the last."""
+    """Number of calls since the first that is still noted."""
+    last: float
+    """Time of the last of them, Unix seconds."""

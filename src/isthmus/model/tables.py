@@ -55,7 +55,7 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
-from isthmus.model.signing import Guard, Permit, SignedTo, Source
+from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
 from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
@@ -402,6 +402,13 @@ GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
 )
 PERMITS: Final = Table[tuple[ServiceName, int], Permit](
     "permits", Permit, key=attrgetter("policy", "identity"), indexes={"policy": Attribute("policy")}
+)
+
+CALLER_REFUSALS: Final = Table[tuple[ServiceName, int, str], Refusal](
+    "caller_refusals",
+    Refusal,
+    key=attrgetter("policy", "identity", "reason"),
+    indexes={"namespace": lambda row: (row.policy.partition("/")[0],)},
 )
 
 NAMES: Final = Table[tuple[str, str], Name](

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus import kube, logs
 from isthmus.config import Config
@@ -26,23 +26,29 @@ from isthmus.identity.keys import EPOCH_SECONDS, number_of
 from isthmus.model import tables
 from isthmus.model.addresses import range_of
 from isthmus.model.hosts import family
+from isthmus.model.identities import cluster_of
 from isthmus.model.names import ClusterName
 from isthmus.model.services import ENDED
-from isthmus.model.signing import Guard, Refusal
+from isthmus.model.signing import Guard
 from isthmus.processes.pair_keys import NodeKeys
 from isthmus.running import Tasks
-from isthmus.statedb import AnyTable, Backoff, Database, Derivation, Reconciler, ReconcilerStats, Snapshot
+from isthmus.statedb import AnyTable, Backoff, Database, Derivation, Reconciler, ReconcilerStats, Snapshot, rewrite
 
 KUBERNETES: Final = ("identities", "export_policies", "export_marks")
-TABLES: Final[tuple[AnyTable, ...]] = (tables.IDENTITIES, tables.EXPORT_POLICIES, tables.EXPORT_MARKS)
+TABLES: Final[tuple[AnyTable, ...]] = (
+    tables.IDENTITIES,
+    tables.EXPORT_POLICIES,
+    tables.EXPORT_MARKS,
+    tables.CALLER_REFUSALS,
+)
 BACKOFF: Final = Backoff(0.2, 10.0)
 """Pauses between attempts to write an entry, which fail until the pod has its interface."""
 NO_RANGES: Final = (
     "the ranges of this cluster's pods are unknown, or none of this node's pods is in them: no port is guarded by an "
     "agent that starts now, since the cluster's own calls would be refused (cluster.pod_ranges)"
 )
-SHOWN: Final = 100
-"""Refusals in the status."""
+LOOK: Final = 2.0
+"""Seconds between two looks at the refusals that the kernel counts."""
 
 log = logs.get("identity")
 
@@ -76,8 +82,6 @@ class ProvingStatus(Struct, frozen=True):
     signed_to: ReconcilerStats
     permits: ReconcilerStats
     guards: ReconcilerStats
-    refusals: tuple[Refusal, ...]
-    """Refused calls, or those that an audit would have refused; the most recent first."""
 
 
 class Parts(NamedTuple):
@@ -137,13 +141,11 @@ class Proving:
         """State of the maps; ``None`` unless identities are enabled and the datapath is open."""
         if self._parts is None:
             return None
-        refused = sorted(self._parts.target.refusals(), key=lambda row: row.age)
         return ProvingStatus(
             sources=self._parts.sources.stats(),
             signed_to=self._parts.signed_to.stats(),
             permits=self._parts.permits.stats(),
             guards=self._parts.guards.stats(),
-            refusals=tuple(refused[:SHOWN]),
         )
 
     def warnings(self) -> list[str]:
@@ -180,6 +182,7 @@ class Proving:
         tasks.start("permits", parts.permits.run)
         tasks.start("guards", partial(self._guard, parts))
         tasks.start("interfaces of sources", target.keep)
+        tasks.start("refused callers", partial(self._note_refusals, target))
 
     def stop(self) -> None:
         """Forget the maps, which go on without this process."""
@@ -212,6 +215,27 @@ class Proving:
         machines = {f"{each}/{32 if family(each) == 'IPv4' else 128}" for row in rows for each in row.addresses}
         ranges = {each for row in rows for each in row.ranges} | machines
         self._note("ranges of the own cluster are not written", parts.target.put_own_ranges(ranges))
+
+    async def _note_refusals(self, target: IdentityTarget) -> None:
+        """Keep the table of refusals as the kernel counts them, for ever."""
+        table = tables.CALLER_REFUSALS
+        while True:
+            snapshot = self._db.snapshot()
+            rows = [structs.replace(row, caller=self._caller(snapshot, row.identity)) for row in target.refusals()]
+            current = list(snapshot.all(table))
+            del snapshot
+            if {table.key(row): row for row in rows} != {table.key(row): row for row in current}:
+                with self._db.write() as txn:
+                    rewrite(txn, table, current, rows)
+            await asyncio.sleep(LOOK)
+
+    def _caller(self, now: Snapshot, identity: int) -> str:
+        """Cluster and account of an identity; without an account, as of one that is not proven, the cluster alone."""
+        of_id = cluster_of(identity, self._config.clusterset.max_connected_clusters)
+        for cluster in (row.name for row in now.all(tables.CLUSTERS) if row.id == of_id and of_id):
+            found = now.get(tables.IDENTITIES, (cluster, identity))
+            return f"{cluster} {found.namespace}/{found.service_account}" if found is not None else cluster
+        return ""
 
     def _note(self, what: str, failures: Sequence[str]) -> None:
         if failures:

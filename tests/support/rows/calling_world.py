@@ -53,6 +53,7 @@ class Clusters:
             "service": (tables.SERVICES, make.service(selector=(("app", "echo"),))),
             "endpoints": (tables.ENDPOINT_SETS, make.endpoints("c2", "10.2.0.1", service=ECHO, source="kubernetes")),
         }
+        self.exporters_agent: list[tuple[Any, Any]] = []
         hooks = {"cgroup": "/sys/fs/cgroup/pods", "attached": True, "detail": "8 programs attached"}
         self.status: dict[str, dict[str, Any]] = {
             "agent": {"unhooked": "", "datapath": {"hooks": hooks}, "reflectors": dict(SOURCES)},
@@ -81,7 +82,7 @@ class Clusters:
             tuple(self._process("c1", name, []) for name in ("dns", "dns-second")),
             (
                 self._process("c2", "operator", [*self.exporter.values()], key="c2"),
-                self._process("c2", "agent", [], key="c2-agent"),
+                self._process("c2", "agent", self.exporters_agent, key="c2-agent"),
             ),
             lab="demo",
             pod=self.pod,

@@ -28,7 +28,7 @@ from isthmus.model.pods import IgnoredPod
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.routes import NodeRefusals, RouteRefusal
 from isthmus.model.services import Port
-from isthmus.model.signing import Source
+from isthmus.model.signing import Refusal, Source
 from isthmus.model.stalls import Stall
 from isthmus.statedb import Fault, Status
 from isthmus.times import timestamp
@@ -183,11 +183,17 @@ def denied_on_the_path(pod: str) -> Change:
 
 def refused_by_the_exporter(pod: str, **counted: Any) -> Change:
     """A node of c2 refuses demo/client by a policy, and counts that; ``pod`` is the one that is asked about."""
-    refusal = {"policy": "demo/echo", "identity": 65_800, "reason": "not-allowed", "count": 3, "age": 2.0, **counted}
+    given: dict[str, Any] = {
+        "policy": ServiceName("demo/echo"),
+        "identity": 65_800,
+        "reason": "not-allowed",
+        "count": 3,
+        "last": 1.8e9,
+    }
 
     def change(it: Clusters) -> None:
         it.agent.append((tables.SOURCES, Source("demo/client", ("10.1.1.9",), 65_800)))
-        it.status["c2-agent"]["proving"] = {"refusals": [refusal]}
+        it.exporters_agent.append((tables.CALLER_REFUSALS, Refusal(**(given | counted))))
 
     return both(denied_on_the_path(pod), change)
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.model import tables
 from isthmus.model.balancing import Denial
-from isthmus.model.names import ServiceName, split
+from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.signing import Refusal, RefusalReason
 
 SIGNED_BY: Final = "isthmus get sources -n {namespace}; isthmus status: the node of the caller has to sign"
 CLOCKS: Final = "isthmus get clusters: clocks and keys of both clusters"
-WORDS: Final[Mapping[str, tuple[str, str]]] = {
+WORDS: Final[Mapping[RefusalReason, tuple[str, str]]] = {
     "not-allowed": ("it does not allow this caller", ""),
     "unsigned": ("the call does not prove who makes it", SIGNED_BY),
     "bad-mac": ("the proof of the caller is of another key, or was changed on the way (NAT)", CLOCKS),
     "unknown-key": ("the key of the caller's cluster is not known there", CLOCKS),
     "unreadable": ("it cannot read the packet (options or fragments of IP)", ""),
 }
-"""Meaning of each RefusalReason, and what to look at beside the policy."""
+"""What a reason means, and what to look at beside the policy."""
 
 
 class Refused(NamedTuple):
@@ -36,21 +38,18 @@ def refused(facts: Facts, denial: Denial) -> Refused | None:
     """
     cluster, namespace = denial.key.cluster, split(denial.key.service)[0]
     source = facts.agent.rows.get(tables.SOURCES, denial.pod)
-    number = source.identity if source is not None else 0
-    for row in _counted(facts, cluster):
-        policy, reason, identity = row.get("policy", ""), row.get("reason", ""), row.get("identity", 0)
-        concerns = split(ServiceName(policy))[0] == namespace if "/" in policy else False
-        if not concerns or reason not in WORDS or (reason == "not-allowed" and identity != number):
+    for row in _counted(facts, cluster, namespace):
+        if row.reason not in WORDS or (row.reason == "not-allowed" and (not source or source.identity != row.identity)):
             continue
-        words, look = WORDS[reason]
-        cure = f"{facts.kubectl(cluster, namespace)} describe exportpolicy {split(ServiceName(policy))[1]}"
+        words, look = WORDS[row.reason]
+        cure = f"{facts.kubectl(cluster, namespace)} describe exportpolicy {split(row.policy)[1]}"
         more = f"; {look.format(namespace=split(ServiceName(denial.pod))[0])}" if look else ""
-        return Refused(f"refused by {cluster}, ExportPolicy {policy}: {words}", cure + more)
+        return Refused(f"refused by {cluster}, ExportPolicy {row.policy}: {words}", cure + more)
     return None
 
 
-def _counted(facts: Facts, cluster: str) -> Iterable[Mapping[str, Any]]:
-    """Refusals that agents of a cluster count, the most recent first."""
+def _counted(facts: Facts, cluster: ClusterName, namespace: str) -> Iterable[Refusal]:
+    """Refusals by policies of a namespace that agents of a cluster count, the most recent first."""
     agents = (each for each in facts.others if each.name == "agent" and each.cluster == cluster)
-    rows = [row for each in agents for row in (each.status.get("proving") or {}).get("refusals", ())]
-    return sorted(rows, key=lambda row: row.get("age", 0.0))
+    rows = (row for each in agents for row in each.rows.by(tables.CALLER_REFUSALS, "namespace", namespace))
+    return sorted(rows, key=attrgetter("last"), reverse=True)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final
 
 from isthmus import bounds
 from isthmus.datapath.core.shapes import Shape, address
 from isthmus.model.signing import RefusalReason
 
-REASONS: Final[tuple[RefusalReason | Literal[""], ...]] = (
-    "",
-    "unsigned",
-    "bad-mac",
-    "unknown-key",
-    "not-allowed",
-    "spoofed",
-    "unreadable",
-)
+REASONS: Final[Mapping[int, RefusalReason]] = {
+    1: "unsigned",
+    2: "bad-mac",
+    3: "unknown-key",
+    4: "not-allowed",
+    5: "spoofed",
+    6: "unreadable",
+}
 """Names by value of enum refusal_reason."""
 SIGNS, GUARDS = 1, 2
 """Bits of enum signing_flag."""

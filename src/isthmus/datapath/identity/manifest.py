@@ -55,7 +55,7 @@ def _refusal(_: Names, key: bytes, value: bytes) -> Row:
     return {
         "policy_id": policy,
         "identity": identity,
-        "reason": codecs.REASONS[reason],
+        "reason": codecs.REASONS.get(reason, reason),
         "count": count,
         "used": last,
     }

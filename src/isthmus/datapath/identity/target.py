@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus import logs
+from isthmus.datapath.core.clock import BootTime
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID, address, port
@@ -63,6 +64,7 @@ class IdentityTarget:
         self._look = interfaces
         self._shift = shift
         self._clock = clock
+        self._boot = BootTime(monotonic=clock)
         self._interfaces: Mapping[str, int] = {}
         self._looked = -FRESH
         self._policies: dict[ServiceName, int] = {
@@ -105,14 +107,20 @@ class IdentityTarget:
 
     def refusals(self) -> list[Refusal]:
         """The refusals that the kernel has counted."""
-        names, now = {number: name for name, number in self._policies.items()}, self._clock()
+        names = {number: name for name, number in self._policies.items()}
         rows = []
         for key, value in self._maps.items("refusals"):
             policy, identity, reason = codecs.REFUSAL_KEY.unpack(key)
             count, last = codecs.REFUSAL.unpack(value)
-            if named := codecs.REASONS[reason]:
+            if named := codecs.REASONS.get(reason):
                 rows.append(
-                    Refusal(names.get(policy, ServiceName("")), identity, named, count, max(0.0, now - last / 1e9))
+                    Refusal(
+                        policy=names.get(policy, ServiceName("")),
+                        identity=identity,
+                        reason=named,
+                        count=count,
+                        last=self._boot.current() + last / 1e9,
+                    )
                 )
         return rows
 
