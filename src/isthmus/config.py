@@ -331,10 +331,9 @@ class IdentitySection(Section, frozen=True):
 
     enabled: bool = False
     """Number the service accounts of the cluster's pods, publish the numbers and read those of peers."""
-    directory: str = ""
-    """Directory of the secrets that the cluster shares with each peer, from which agents derive keys of signatures.
-    Empty signs and verifies nothing."""
-    secret: str = ""
+    directory: str = "/etc/isthmus/pairs"
+    """Directory of the secrets that the cluster shares with each peer, from which agents derive keys of signatures."""
+    secret: str = "isthmus-pair-keys"
     """Name of a Secret in ``kubernetes.namespace`` whose files are written into ``directory`` as soon as they change.
     Empty leaves the directory to others."""
 

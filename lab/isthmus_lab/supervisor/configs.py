@@ -147,9 +147,7 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
         proxy=_proxy(node, envoy),
         gateway=_gateway(cluster) if lab.islands else config.GatewaySection(),
         dns=_dns(cluster),
-        identity=config.IdentitySection(
-            enabled=lab.identity, directory=str(etcd_access.pairs_of(cluster)) if lab.identity else ""
-        ),
+        identity=config.IdentitySection(enabled=lab.identity, directory=str(etcd_access.pairs_of(cluster)), secret=""),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
         monitor=_monitor(node, "agent"),
     )
