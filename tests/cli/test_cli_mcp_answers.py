@@ -33,6 +33,7 @@ JSON = st.recursive(
         st.sampled_from("abc"), st.lists(st.dictionaries(st.text(max_size=9), JSON), max_size=60), max_size=3
     ),
 )
+@pytest.mark.slow
 def test_no_rows_make_an_answer_larger_than_its_limit(head: dict[str, Any], rows: dict[str, Any]) -> None:
     given_answer = answer(head, rows)
     assert len(given_answer.encode()) <= LIMIT

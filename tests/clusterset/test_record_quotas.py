@@ -90,6 +90,7 @@ def test_a_restarted_process_takes_the_records_that_the_imports_show(sizes: dict
 
 @settings(deadline=None)
 @given(records, rooms, st.randoms())
+@pytest.mark.slow
 def test_the_order_of_a_list_does_not_matter(sizes: dict[str, Size], room: int, random: object) -> None:
     shuffled = [*(HOSTILE | sizes).items()]
     random.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -280,6 +280,7 @@ async def test_the_supervisor_that_came_later_has_the_directory(world: EnvoyWorl
 
 
 @needs_envoy
+@pytest.mark.slow
 async def test_calls_of_a_supervisor_that_is_ended_after_another_took_over_go_on(world: EnvoyWorld) -> None:
     """As in a rollout: the earlier pod is ended once the later one is ready; calls last longer than its drain time."""
     [port], asked, answering = free_ports(1), asyncio.Event(), asyncio.Event()
