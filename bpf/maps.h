@@ -258,7 +258,7 @@ struct denial_key {
 
 /* Connects of one caller that a policy denied a backend by ICMP. For people: no call looks at it. */
 struct denial {
-	__u32 generation; /* the backend's; of backend 0, which refuses: the errno of the call, ECONNREFUSED */
+	__u32 generation; /* the backend's */
 	__u32 unused;
 	__u64 connects;
 	__u64 last; /* CLOCK_MONOTONIC, ns */
@@ -266,7 +266,7 @@ struct denial {
 
 /* What the agent found out about a backend that callers have failures with. It counts until its time is over. */
 struct probed {
-	__u32 generation; /* the backend's; of backend 0, which refuses: the errno of the call, ECONNREFUSED */
+	__u32 generation; /* the backend's */
 	__u32 verdict;	  /* enum probe_verdict */
 	__u64 since;	  /* CLOCK_MONOTONIC, ns: how long the verdict has been this one */
 	__u64 until;
@@ -381,7 +381,7 @@ struct member_key {
 };
 
 struct member {
-	__u32 generation; /* the backend's; of backend 0, which refuses: the errno of the call, ECONNREFUSED */
+	__u32 generation; /* the backend's */
 };
 
 struct skip_key {

@@ -59,6 +59,15 @@ def contents(path: Path) -> bytes | None:
     return content
 
 
+def stamp(path: str | Path) -> tuple[int, ...]:
+    """Return what changes with a file's content, to compare; empty for a file that is not there."""
+    try:
+        stat = os.stat(path)  # noqa: PTH116 twice a second for each file of hundreds of peers
+    except OSError:
+        return ()
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)
+
+
 def write(path: Path, body: bytes, *, version: int) -> None:
     """Write a file for :func:`read`."""
     replace(path, b"%b\n%b" % (_header(body, version=version), body))

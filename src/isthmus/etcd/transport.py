@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
-from isthmus import bounds
+from isthmus import bounds, statefile
 from isthmus.etcd import wire
 from isthmus.etcd.errors import Denied, EtcdError, outdated, translated
 from isthmus.model.hosts import joined
@@ -73,7 +73,7 @@ class Tls(NamedTuple):
 
     def stamp(self) -> tuple[tuple[int, ...], ...]:
         """Modification time, size and inode of each file: differs after a renewal."""
-        return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
+        return tuple(statefile.stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
 
     def credentials(self) -> grpc.ChannelCredentials:
         """The files' contents for gRPC. Raises EtcdError that names the unreadable one."""
@@ -240,14 +240,6 @@ def _target(endpoint: str) -> tuple[str, str]:
     if not host or url.scheme not in ("", "http", "https"):
         raise EtcdError(f"etcd endpoint {bounds.shown(endpoint)}: want http://host:port or https://host:port")
     return url.scheme, joined(host, port)
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        stat = Path(path).stat()
-    except OSError:
-        return ()
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
 def _read(path: str) -> bytes | None:

@@ -19,7 +19,7 @@ from isthmus.model.objects import Observed
 from isthmus.model.services import ENDED, Pod
 from isthmus.model.sources import is_peer
 from isthmus.model.tables import FAULTS, IDENTITIES, IDENTITY_OBJECTS, IDENTITY_OBJECTS_STATUS, OBSERVED, PODS
-from isthmus.statedb import Backoff, Changes, Database, Faults, Reconciler, Snapshot
+from isthmus.statedb import Backoff, Changes, Database, Faults, Reconciler, Snapshot, rewrite
 
 SOURCES: Final = ("pods", "identities")
 """Tables of the API server that numbers are given from, beside ``observed``."""
@@ -118,15 +118,11 @@ class Numbering:
         self._faults.publish()
 
     def _write(self, snapshot: Snapshot) -> None:
-        before = {IDENTITY_OBJECTS.key(row): row for row in snapshot.all(IDENTITY_OBJECTS)}
-        rows = {IDENTITY_OBJECTS.key(row): row for row in objects.wanted(snapshot, self._wanted.values())}
-        first = not snapshot.initialized(IDENTITY_OBJECTS)
-        if rows != before or first:
-            with self._db.write() as txn:
-                txn.delete_all(IDENTITY_OBJECTS, [*(before.keys() - rows.keys())])
-                txn.put_all(IDENTITY_OBJECTS, [row for key, row in rows.items() if before.get(key) != row])
-                if first:
-                    self._initializer.complete(txn)
+        rows = list(objects.wanted(snapshot, self._wanted.values()))
+        with self._db.write() as txn:
+            rewrite(txn, IDENTITY_OBJECTS, list(txn.all(IDENTITY_OBJECTS)), rows)
+            if not snapshot.initialized(IDENTITY_OBJECTS):
+                self._initializer.complete(txn)
 
 
 def _account(pod: Pod | None) -> Account | None:

@@ -21,9 +21,7 @@ from isthmus.clusterset import PUBLIC_KEY, Folder, Keeper, PkiError, Signing, li
 from isthmus.config import Config
 from isthmus.identity import keys, pairs
 from isthmus.identity.epoch_keys import EpochKeys, KeySet
-from isthmus.kube.objects.core import SECRET
 from isthmus.model.names import ClusterName
-from isthmus.reflector import Reflector
 from isthmus.running import Tasks
 from isthmus.sources import secret_files
 from isthmus.sources.secret_files import SecretFiles
@@ -174,6 +172,8 @@ class NodeKeys:
         self._now = now
         self._keys = EpochKeys()
         self._seen: object = None
+        self._stamps: Mapping[Path, tuple[int, ...]] | None = None
+        """Stamps of the files at the last look; ``None`` if one could not be read."""
         self.files = SecretFiles(self._directory)
         """The sink of the Secret's reflector."""
 
@@ -188,8 +188,8 @@ class NodeKeys:
     def follow(self, client: kube.Client, tasks: Tasks) -> None:
         """Keep the directory as the Secret is, if one is configured."""
         if name := self._config.identity.secret:
-            store = client.store(SECRET, self._config.kubernetes.namespace, field_selector=f"metadata.name={name}")
-            reflector = Reflector(store, self.files, name="kubernetes/pair keys")
+            namespace = self._config.kubernetes.namespace
+            reflector = secret_files.reflector(client, namespace, name, self.files, name="kubernetes/pair keys")
             tasks.start(reflector.name, reflector.run)
 
     async def run(self, put: Callable[[KeySet], None], ids: Callable[[], Mapping[ClusterName, int]]) -> None:
@@ -222,17 +222,21 @@ class NodeKeys:
         return self._keys.current(self._now(), ids)
 
     def _read(self) -> bool:
-        """Read the files; True if they are others."""
+        """Read the files if one may be another than at the last look; True if some are."""
+        paths = self._directory.iterdir() if self._directory.is_dir() else ()
+        stamps = {path: statefile.stamp(path) for path in paths if not path.name.startswith(".")}
+        if stamps == self._stamps:
+            return False
         files: dict[str, bytes] = {}
         unreadable: dict[str, str] = {}
-        paths = self._directory.iterdir() if self._directory.is_dir() else ()
-        for path in sorted(path for path in paths if not path.name.startswith(".")):
+        for path in sorted(stamps):
             try:
                 content = statefile.contents(path)
             except statefile.Unusable as error:
                 unreadable[path.name] = str(error)
             else:
                 files |= {path.name: content} if content is not None else {}
+        self._stamps = stamps if not unreadable else None  # what cannot be read is tried again
         if (files, unreadable) == self._seen:
             return False
         self._seen = files, unreadable

@@ -7,10 +7,9 @@ from pathlib import Path
 from isthmus import kube
 from isthmus.clusterset import links
 from isthmus.config import Config
-from isthmus.kube.objects.core import SECRET
 from isthmus.processes.observing import Shown, View
-from isthmus.reflector import Reflector
 from isthmus.running import Tasks
+from isthmus.sources import secret_files
 from isthmus.sources.secret_files import SecretFiles
 
 
@@ -27,8 +26,7 @@ async def follow_peers(
         return
     name = links.link_secrets.MIRRORED if mirrored else config.clusterset.secret
     files = SecretFiles(Path(config.clusterset.directory))
-    store = client.store(SECRET, config.kubernetes.namespace, field_selector=f"metadata.name={name}")
-    reflector = Reflector(store, files, name="kubernetes/secrets")
+    reflector = secret_files.reflector(client, config.kubernetes.namespace, name, files, name="kubernetes/secrets")
 
     def problems() -> list[str]:
         reason = reflector.state.last_failure or "the API server has not answered yet"

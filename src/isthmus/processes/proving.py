@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -29,10 +29,20 @@ from isthmus.model.hosts import family
 from isthmus.model.identities import cluster_of
 from isthmus.model.names import ClusterName
 from isthmus.model.services import ENDED
-from isthmus.model.signing import Guard
+from isthmus.model.signing import Guard, Refusal
 from isthmus.processes.pair_keys import NodeKeys
 from isthmus.running import Tasks
-from isthmus.statedb import AnyTable, Backoff, Database, Derivation, Reconciler, ReconcilerStats, Snapshot, rewrite
+from isthmus.statedb import (
+    AnyTable,
+    Backoff,
+    Database,
+    Derivation,
+    Reader,
+    Reconciler,
+    ReconcilerStats,
+    Snapshot,
+    rewrite,
+)
 
 KUBERNETES: Final = ("identities", "export_policies", "export_marks")
 TABLES: Final[tuple[AnyTable, ...]] = (
@@ -220,22 +230,18 @@ class Proving:
         """Keep the table of refusals as the kernel counts them, for ever."""
         table = tables.CALLER_REFUSALS
         while True:
-            snapshot = self._db.snapshot()
-            rows = [structs.replace(row, caller=self._caller(snapshot, row.identity)) for row in target.refusals()]
-            current = list(snapshot.all(table))
-            del snapshot
-            if {table.key(row): row for row in rows} != {table.key(row): row for row in current}:
-                with self._db.write() as txn:
-                    rewrite(txn, table, current, rows)
+            with self._db.write() as txn:
+                rewrite(txn, table, list(txn.all(table)), list(self._named(txn, target.refusals())))
             await asyncio.sleep(LOOK)
 
-    def _caller(self, now: Snapshot, identity: int) -> str:
-        """Cluster and account of an identity; without an account, as of one that is not proven, the cluster alone."""
-        of_id = cluster_of(identity, self._config.clusterset.max_connected_clusters)
-        for cluster in (row.name for row in now.all(tables.CLUSTERS) if row.id == of_id and of_id):
-            found = now.get(tables.IDENTITIES, (cluster, identity))
-            return f"{cluster} {found.namespace}/{found.service_account}" if found is not None else cluster
-        return ""
+    def _named(self, now: Reader, refusals: Iterable[Refusal]) -> Iterator[Refusal]:
+        """Yield refusals with cluster and account of their identities, of one that is not proven the cluster alone."""
+        clusters = {row.id: row.name for row in now.all(tables.CLUSTERS) if row.id}
+        for row in refusals:
+            cluster = clusters.get(cluster_of(row.identity, self._config.clusterset.max_connected_clusters))
+            found = now.get(tables.IDENTITIES, (cluster, row.identity)) if cluster is not None else None
+            account = f" {found.namespace}/{found.service_account}" if found is not None else ""
+            yield structs.replace(row, caller=f"{cluster or ''}{account}")
 
     def _note(self, what: str, failures: Sequence[str]) -> None:
         if failures:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from isthmus import logs, statefile
-from isthmus.kube.objects.core import Secret, decoded_files
-from isthmus.reflector import Event
+from isthmus import kube, logs, statefile
+from isthmus.kube.objects.core import SECRET, Secret, decoded_files
+from isthmus.reflector import Event, Reflector
 
 COMPLETE: Final = ".complete"
 """File that shows a later process in the same pod that the directory was filled once."""
@@ -64,6 +64,11 @@ class SecretFiles:
             return
         self.problem = ""
         write(self._directory, files)
+
+
+def reflector(client: kube.Client, namespace: str, secret: str, files: SecretFiles, *, name: str) -> Reflector[Secret]:
+    """Return what keeps files as a Secret is, to be run by the caller; ``name`` is that of the source."""
+    return Reflector(client.store(SECRET, namespace, field_selector=f"metadata.name={secret}"), files, name=name)
 
 
 def decoded(secret: Secret) -> dict[str, bytes]:

@@ -4,6 +4,7 @@
     hops.py       the walk from the name to the plan and its endpoints: pure functions of facts
     machines.py   descriptors, disks, conntrack, ports, clocks and versions of the processes' machines
     routes.py     routes of the Gateway API for the service, in the node's Envoy
+    callers.py    callers that an exporter's node refuses by an ExportPolicy
     stalls.py     connections that get no acknowledgment, by the agents of both ends
     refusals.py   records that one cluster published and another one refuses
     reasons.py    codes and cures by the sentence that a process reports

@@ -237,7 +237,4 @@ class Connection:
             unread=lambda: records.left_out,
             faults=self.known.record_faults[kind],
         )
-        if kind in self.known.links:
-            await self._reflect(store, sink, name=kind)
-        else:
-            await Reflector(store, sink, name=f"{self.name}/{kind}", max_delay=MOST_DELAY).run()
+        await self._reflect(store, sink, name=kind)

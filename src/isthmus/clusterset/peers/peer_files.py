@@ -21,7 +21,6 @@ costs its own cluster only.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,7 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct, structs
 
-from isthmus import logs
+from isthmus import logs, statefile
 from isthmus.clusterset import pki
 from isthmus.clusterset.certificates import Expiry, expiry
 from isthmus.clusterset.errors import PeerFileError
@@ -112,7 +111,7 @@ class Directory:
         files = {str(path) for path in _files(folder)}
         for peer in self._peers.values():
             files |= {path for path in (peer.ca_file, peer.cert_file, peer.key_file) if path}
-        return tuple(sorted((path, _stamp(path)) for path in files))
+        return tuple(sorted((path, statefile.stamp(path)) for path in files))
 
     def _parse(self, folder: Path) -> dict[ClusterName, Peer]:
         peers, broken = {}, {}
@@ -275,11 +274,3 @@ def _content(path: Path) -> bytes:
     if len(content) > LIMIT:
         raise PeerFileError(f"{path}: larger than {LIMIT} bytes")
     return content
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        stat = os.stat(path)  # noqa: PTH116 twice a second for each file
-    except OSError:
-        return ()
-    return (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)

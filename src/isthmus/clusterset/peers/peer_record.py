@@ -207,7 +207,9 @@ class PeerRecord:
     # Facts. Each of these may be called from within a reflector's task.
 
     def linked(self, name: str, state: State) -> None:
-        """Record the state of a link. A link that is being established has not failed."""
+        """Record the state of a link, unless its kind is optional. One that is being established has not failed."""
+        if name in record_forms.OPTIONAL:
+            return
         links = {**self.facts.links, name: state.connected}
         if not state.connected and state.last_failure:
             self.failed(state.last_failure, links=links)
