@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rows.derived_world import DerivedWorld
 
 from isthmus.identity import guards
 from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, ExportMark, Pod, Port, Protocol
 from isthmus.model.tables import ENDPOINT_SETS, EXPORT_MARKS, EXPORT_POLICIES, GUARDS, PODS
-from isthmus.processes.start import tables_of
-from isthmus.statedb import Database, Derivations, Table
+from isthmus.statedb import Table
 
 C1 = ClusterName("c1")
 TABLES: dict[type, Table[Any, Any]] = {
@@ -23,29 +23,11 @@ TABLES: dict[type, Table[Any, Any]] = {
 }
 
 
-class Node:
+class Node(DerivedWorld):
     """The derivation over tables of a node of c1."""
 
     def __init__(self, *rows: Any) -> None:
-        declared = guards.derived(C1)
-        self.db = Database(*tables_of([declared]))
-        self.derivations = Derivations(self.db, declared)
-        self.put(*rows)
-
-    def put(self, *rows: Any) -> None:
-        with self.db.write() as txn:
-            for row in rows:
-                txn.put(TABLES[type(row)], row)
-        self._derive()
-
-    def delete(self, table: Any, key: Any) -> None:
-        with self.db.write() as txn:
-            txn.delete(table, key)
-        self._derive()
-
-    def _derive(self) -> None:
-        while self.derivations.step():
-            pass
+        super().__init__([guards.derived(C1)], TABLES, *rows)
 
     def guards(self) -> dict[str, str]:
         """Guarded ports, as text, each with the name of its policy and what differs from the defaults."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rows.derived_world import DerivedWorld
 
 from isthmus.identity import permits
 from isthmus.identity.allow import MAX_POLICIES, identities_allowed
@@ -17,36 +18,17 @@ from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Labels
 from isthmus.model.tables import CLUSTERS, EXCESS_POLICIES, EXPORT_POLICIES, IDENTITIES, PERMITS
-from isthmus.processes.start import tables_of
-from isthmus.statedb import Database, Derivations, Table
+from isthmus.statedb import Table
 
 C1 = ClusterName("c1")
 TABLES: dict[type, Table[Any, Any]] = {ExportPolicy: EXPORT_POLICIES, Identity: IDENTITIES, Cluster: CLUSTERS}
 
 
-class World:
+class World(DerivedWorld):
     """The derivations over tables of c1."""
 
     def __init__(self, *rows: Any, room: int = MAX_PERMITS) -> None:
-        declared = permits.derived(C1, room=room)
-        self.db = Database(*tables_of(declared))
-        self.derivations = Derivations(self.db, *declared)
-        self.put(*rows)
-
-    def put(self, *rows: Any) -> None:
-        with self.db.write() as txn:
-            for row in rows:
-                txn.put(TABLES[type(row)], row)
-        self._derive()
-
-    def delete(self, table: Any, key: Any) -> None:
-        with self.db.write() as txn:
-            txn.delete(table, key)
-        self._derive()
-
-    def _derive(self) -> None:
-        while self.derivations.step():
-            pass
+        super().__init__(permits.derived(C1, room=room), TABLES, *rows)
 
     def permits(self, name: str = "demo/callers") -> list[int]:
         rows = self.db.snapshot().by(PERMITS, "policy", ServiceName(name))

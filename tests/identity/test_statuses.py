@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from rows.derived_world import DerivedWorld
 
 from isthmus.identity import statuses
 from isthmus.model.clusters import Cluster
@@ -21,8 +22,7 @@ from isthmus.model.tables import (
     EXPORT_POLICY_OBJECTS,
     OBSERVED,
 )
-from isthmus.processes.start import tables_of
-from isthmus.statedb import Database, Derivations, Table
+from isthmus.statedb import Table
 
 C1 = ClusterName("c1")
 TABLES: dict[type, Table[Any, Any]] = {
@@ -35,21 +35,11 @@ TABLES: dict[type, Table[Any, Any]] = {
 C2 = Allow(cluster=ClusterName("c2"))
 
 
-class Operator:
+class Operator(DerivedWorld):
     """The derivation over tables of the operator of c1."""
 
     def __init__(self, *rows: Any) -> None:
-        declared = statuses.derived(C1)
-        self.db = Database(*tables_of([declared]))
-        self.derivations = Derivations(self.db, declared)
-        self.put(*rows)
-
-    def put(self, *rows: Any) -> None:
-        with self.db.write() as txn:
-            for row in rows:
-                txn.put(TABLES[type(row)], row)
-        while self.derivations.step():
-            pass
+        super().__init__([statuses.derived(C1)], TABLES, *rows)
 
     def condition(self, kind: str, name: str = "demo/callers") -> tuple[str, str, str]:
         """Status, reason and message of a condition."""

@@ -6,26 +6,22 @@ import asyncio
 import re
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from clusters.definitions import new_namespace, serving
 from clusters.kube_apiserver import KubeApiServer
 from clusters.refused_policies import REFUSED, clusters
 from machine import programs
 
 from isthmus import kube
-from isthmus.kube.kind import Kind
-from isthmus.kube.objects.core import NAMESPACE
-from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 
 pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="function")]
 
 ROOT = Path(__file__).parents[2]
-DEFINITION = ROOT / "deploy" / "crds" / "trafficpolicies.yaml"
 BY_ISTHMUS_ALONE = ("is not a label, key=value",)
 """What the schema does not ask for: the keys of labels."""
 FULL: dict[str, Any] = {
@@ -54,44 +50,16 @@ FULL: dict[str, Any] = {
 }
 
 
-class Definition(Wire, frozen=True):
-    """An object of which only the name matters here."""
-
-    metadata: Meta
-
-
-CRD = Kind(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
-)
-
-
 @pytest.fixture
 async def client(kube_apiserver: KubeApiServer) -> AsyncIterator[kube.Client]:
     """One of a server that has the definition."""
-    await kube_apiserver.ready()
-    async with await kube.connect(kube_apiserver.section()) as client:
-        with suppress(kube.AlreadyExists):
-            await client.create(CRD, "", yaml.safe_load(DEFINITION.read_text()))
-        async with asyncio.timeout(60):
-            while not await _is_served(client):  # noqa: ASYNC110 of another process
-                await asyncio.sleep(0.05)
+    async with serving(kube_apiserver, TRAFFIC_POLICY) as client:
         yield client
-
-
-async def _is_served(client: kube.Client) -> bool:
-    """Discovery has a kind a moment before its requests are answered."""
-    client.forget(TRAFFIC_POLICY)
-    try:
-        await client.get(TRAFFIC_POLICY, "none", "default")
-    except kube.NotFound as why:
-        return not isinstance(why, kube.NotServed)
-    return True
 
 
 @pytest.fixture
 async def namespace(client: kube.Client) -> str:
-    made = await client.create(NAMESPACE, "", {"metadata": {"generateName": "isthmus-policies-"}})
-    return made.metadata.name
+    return await new_namespace(client, "isthmus-policies-")
 
 
 async def test_every_field_is_taken_and_comes_back(client: kube.Client, namespace: str) -> None:
