@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from isthmus import config
 from isthmus.model.services import Family
 from isthmus_lab import cgroups, manifests, startup
 from isthmus_lab.cli.lab import group
@@ -29,6 +30,16 @@ def test_the_place_of_a_cluster_is_in_the_configuration_of_its_processes() -> No
     places = [(found.cluster.region, found.cluster.zone) for found in map(configs.operator, lab.clusters)]
     assert places == [("east", "a"), ("east", ""), ("", "")]
     assert [configs.agent(cluster.nodes[0]).cluster.region for cluster in lab.clusters] == ["east", "east", ""]
+
+
+def test_what_a_lab_leaves_off_is_in_no_file_of_it() -> None:
+    """The previous release's processes run in labs of today, and refuse a section that they do not know."""
+    cluster = Lab("demo", 2, networks=("island",)).clusters[0]
+    node = cluster.nodes[0]
+    of_processes = (configs.operator(cluster), configs.agent(node), configs.gateway(node, envoy="/envoy"))
+    assert not any("[identity]" in config.to_toml(each) for each in of_processes)
+    proven = configs.agent(Lab("demo", 2, identity=True).clusters[0].nodes[0])
+    assert "[identity]" in config.to_toml(proven)
 
 
 @pytest.mark.parametrize("word", ["c9=east", "c1", "c1=", "c1=/a"])

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from machine import previous_release
 
+from isthmus import config
 from isthmus.installation import rendering, shipped
+from isthmus_lab.layout import Lab
+from isthmus_lab.supervisor import configs
 
 pytestmark = pytest.mark.upgrade
 
@@ -73,6 +76,20 @@ def processes(folder: Path) -> Iterator[dict[str, Any]]:
             yield {"args": container["args"], "file": file, "environment": environment}
 
 
+def processes_of_a_lab() -> Iterator[dict[str, Any]]:
+    """Processes of a lab of two islands without options, in which test_mixed_versions runs the previous release."""
+    cluster = Lab("demo", 2, networks=("island",)).clusters[0]
+    node = cluster.nodes[0]
+    of_processes = {
+        "operator": configs.operator(cluster, envoy="/envoy"),
+        "agent": configs.agent(node, envoy="/envoy"),
+        "dns": configs.dns(node, "dns"),
+        "gateway": configs.gateway(node, envoy="/envoy"),
+    }
+    for name, each in of_processes.items():
+        yield {"args": [name, "--config", "/file.toml"], "file": config.to_toml(each), "environment": {}}
+
+
 def refused(python: str | Path, given: list[dict[str, Any]]) -> list[str]:
     done = subprocess.run([python, "-c", LOAD], input=json.dumps(given), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,6 +100,10 @@ def test_the_previous_release_takes_every_setting_of_todays_manifests() -> None:
     given = list(processes(shipped.directory("deploy")))
     assert len(given) > 6
     assert refused(OLD, given) == []
+
+
+def test_the_previous_release_takes_every_setting_of_a_lab() -> None:
+    assert refused(OLD, list(processes_of_a_lab())) == []
 
 
 def test_this_release_takes_every_setting_of_the_previous_ones_manifests() -> None:

@@ -127,7 +127,7 @@ def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
         etcd=etcd_access.section(cluster),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=_proxy(cluster.nodes[0], envoy),
-        identity=config.IdentitySection(enabled=cluster.lab.identity),
+        identity=_identity(cluster),
         admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
         monitor=_monitor(cluster.nodes[0], "operator"),
     )
@@ -147,7 +147,7 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
         proxy=_proxy(node, envoy),
         gateway=_gateway(cluster) if lab.islands else config.GatewaySection(),
         dns=_dns(cluster),
-        identity=config.IdentitySection(enabled=lab.identity, directory=str(etcd_access.pairs_of(cluster)), secret=""),
+        identity=_identity(cluster, directory=str(etcd_access.pairs_of(cluster)), secret=""),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
         monitor=_monitor(node, "agent"),
     )
@@ -189,7 +189,7 @@ def gateway(node: Node, *, envoy: str) -> config.Config:
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=structs.replace(_proxy(node, envoy), directory=str(gateway_of(node)), uplinks=()),
         gateway=structs.replace(_gateway(cluster), listen=(joined(node.address, GATEWAY),)),
-        identity=config.IdentitySection(enabled=cluster.lab.identity),
+        identity=_identity(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "gateway"))),
         monitor=_monitor(node, "gateway"),
     )
@@ -213,6 +213,11 @@ def gateway_of(node: Node) -> Path:
 def _gateway(cluster: Cluster) -> config.GatewaySection:
     """A connect has a second: a lab runs on busy machines, and delays its links."""
     return config.GatewaySection(identity=str(etcd_access.folder(cluster).path), connect_timeout=1.0)
+
+
+def _identity(cluster: Cluster, **keys: str) -> config.IdentitySection:
+    """Nothing without the option, so that the file has no section and the previous release can read it."""
+    return config.IdentitySection(enabled=True, **keys) if cluster.lab.identity else config.IdentitySection()
 
 
 def _proxy(node: Node, envoy: str) -> config.ProxySection:
