@@ -229,8 +229,10 @@ soak: setup-test ## parts of a lab are killed at random moments, and nothing may
 kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
 
-gateway-report: setup-test ## run the Gateway API's conformance suite for meshes in a lab, and write its report (needs make kube-tools)
+conformance: setup-test ## run the conformance suites of the Gateway API and of the MCS API in labs, compare and write their reports (needs make kube-tools); MCS_SUITE=program
 	@PYTHONPATH=tests/support $(PY) tests/support/meshes/gateway_conformance.py
+	@if [ -n "$(MCS_SUITE)" ]; then PYTHONPATH=tests/support $(PY) tests/support/clusters/mcs_conformance.py "$(MCS_SUITE)"; \
+	else echo "not run: the suite of the MCS API; docs/conformance.md says how it is built, MCS_SUITE=program names it"; fi
 
 karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (three minutes after the real Kubernetes is built)
 	@tools/kube-tools kube-apiserver kube-controller-manager kubectl karmada-controller-manager karmada-scheduler karmada-webhook

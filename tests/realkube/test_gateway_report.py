@@ -1,4 +1,4 @@
-"""`make gateway-report` publishes a report if all that it claims passed, and leaves the published one otherwise."""
+"""`make conformance` publishes a report if all that it claims passed, and leaves the published one otherwise."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The suite runs a client in pods of the image gateway-api/echo-advanced by exec over SPDY, and reads what it prints. Here
 the image is echo-basic, of the suite's own module, with a client of ours (tests/kubetools/gateway/client). All of it is
-built by ``make kube-tools``; ``make gateway-report`` writes the report that docs/ has, if it is one to publish.
+built by ``make kube-tools``; ``make conformance`` writes the report that docs/ has, if it is one to publish.
 """
 
 from __future__ import annotations
@@ -160,6 +160,8 @@ def main() -> int:
     tests = results(output)
     for name, result in sorted(tests.items()):
         print(f"| {name} | {result} |")
+    if changed := sorted(name for name, _ in tests.items() ^ published().items()):
+        print(f"not as in the table of {PAGE}: {', '.join(dict.fromkeys(changed))}")
     if why := publish(report, tests, to=PUBLISHED):
         reasons = "\n  ".join(why)
         print(f"{failures(output)}\n{PUBLISHED} is left as it was:\n  {reasons}", file=sys.stderr)
