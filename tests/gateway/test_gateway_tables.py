@@ -230,6 +230,11 @@ def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
             txn.put(EXPORT_POLICIES, judging)
     while derivations.step():
         pass
+    with db.write() as txn:  # labels change last, as when a gateway has reached its peers
+        txn.put(CLUSTERS, Cluster(name=ClusterName("c3"), labels=(("class", "gold"),)))
+        txn.put(CLUSTERS, Cluster(name=ClusterName("c4"), labels=(("class", "gold"), ("tier", "1"))))
+    while derivations.step():
+        pass
     [row] = [each for each in db.snapshot().all(XDS) if each.type == "listener"]
     names = {chain.name for chain in message(MESSAGES["listener"]).FromString(row.body).filter_chains}
     clusters = {each.name for each in db.snapshot().all(XDS) if each.type == "cluster" and each.owner != "Gateway"}
@@ -249,8 +254,10 @@ def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
         ((policy(allow=(Allow(),)),), None, "every member"),
         ((policy(allow=(Allow(namespace="shop"),)),), None, "every member"),
         ((policy(allow=(Allow(cluster=ClusterName("c3"), service_account="web"),)),), None, "c3"),
-        ((policy(allow=(Allow(labels=(("class", "gold"),)),)),), None, ""),
-        ((policy(allow=(Allow(cluster=ClusterName("c3"), labels=(("a", "b"),)),)),), None, ""),
+        ((policy(allow=(Allow(labels=(("class", "gold"),)),)),), None, "c3 c4"),
+        ((policy(allow=(Allow(labels=(("class", "gold"), ("tier", "1"))),)),), None, "c4"),
+        ((policy(allow=(Allow(cluster=ClusterName("c3"), labels=(("class", "gold"),)),)),), None, "c3"),
+        ((policy(allow=(Allow(cluster=ClusterName("c1"), labels=(("class", "gold"),)),)),), None, ""),
         ((policy(invalid="spec.allow: missing"),), None, ""),
         ((policy("c3", audit=True),), None, "every member"),
         ((policy("c3", audit=True),), "c4", "c4"),
@@ -269,8 +276,10 @@ def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
         "anybody",
         "a namespace of any cluster",
         "an account of a cluster",
-        "labels, which a gateway does not know",
-        "labels of a cluster, which a gateway does not know",
+        "labels of clusters",
+        "several labels",
+        "labels of one cluster",
+        "labels that the cluster does not have",
         "invalid",
         "audit",
         "audit beside importers",
@@ -291,7 +300,7 @@ def test_a_policy_and_the_annotation_have_one_meaning_at_gateways(
 def test_a_policy_limits_ports_of_udp_and_http_as_others_whatever_it_enforces() -> None:
     """Calls of all of them come by TLS, so that the certificate names the cluster in each."""
     row = export(ports=(Port("", 53, "UDP"), Port("http", 80)))
-    db = Database(EXPORT_POLICIES)
+    db = Database(EXPORT_POLICIES, CLUSTERS)
     with db.write() as txn:
         txn.put(EXPORT_POLICIES, policy("c3", enforce="tcp"))
     judged = exports.judging(db.snapshot(), OF._replace(policies=True))(row)

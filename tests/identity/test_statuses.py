@@ -99,7 +99,6 @@ GATEWAYS = Cluster(name=C1, own=True, network="one", gateways=("192.0.2.1:15443"
 FLAT = Cluster(name=C1, own=True)
 ISLAND, NEIGHBOUR = (Cluster(name=ClusterName("c2"), network=network) for network in ("two", "one"))
 BY_CLUSTER = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
-NO_LABELS = "gateways know no labels: a rule with clusterLabels allows nobody there"
 UNPROVEN = "unsigned: address: nodes know no callers by address, so they allow those that prove no identity"
 NO_UDP = "enforce: all: nodes do not judge callers by UDP"
 AUDIT = "audit: nobody is refused; nodes count whom it would refuse, gateways do not"
@@ -114,7 +113,7 @@ ENFORCED = ("True", "Enforced", "")
         ((policy(C2), GATEWAYS, NEIGHBOUR), ENFORCED),
         ((policy(SHOP, GOLD), GATEWAYS, NEIGHBOUR), ENFORCED),
         ((policy(SHOP), GATEWAYS, ISLAND), ("False", "ByCluster", BY_CLUSTER)),
-        ((policy(C2, GOLD), GATEWAYS, ISLAND), ("False", "LabelsUnknown", NO_LABELS)),
+        ((policy(C2, GOLD), GATEWAYS, ISLAND), ENFORCED),
         ((policy(SHOP, GOLD), FLAT, ISLAND), ENFORCED),
         ((policy(C2, require=False, enforce="all"), GATEWAYS, ISLAND), ENFORCED),
         ((policy(C2, require=False), GATEWAYS, NEIGHBOUR), ("False", "UnprovenAllowed", UNPROVEN)),

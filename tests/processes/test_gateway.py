@@ -12,23 +12,35 @@ from typing import Any, NamedTuple
 
 import pytest
 from clusters.fake_apiserver import FakeApiServer, running
-from peers.etcd_server import free_ports
+from peers.etcd_server import EtcdServer, free_ports
 
 from isthmus import kube
 from isthmus.admin.query import QueryError, Socket
 from isthmus.clusterset import Folder
-from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
+from isthmus.clusterset.records import identity, keys
+from isthmus.config import (
+    AdminSection,
+    ClusterSection,
+    ClustersetSection,
+    Config,
+    GatewaySection,
+    IdentitySection,
+    ProxySection,
+)
+from isthmus.etcd import Session
 from isthmus.gateway import exports
 from isthmus.gateway.naming import protocol, service_sni
 from isthmus.gateway.refusals import REASONS, FailedConnection, Refusals
 from isthmus.gateway.secrets import Identity, Secrets
+from isthmus.identity import allow
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
 from isthmus.model.clusters import PeerPolicy
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.tables import OWN_EXPORTS, PEER_POLICIES, TRUST_BUNDLES
+from isthmus.model.tables import CLUSTERS, OWN_EXPORTS, PEER_POLICIES, TRUST_BUNDLES
 from isthmus.processes import gateway, proxying
 from isthmus.proxy import Settings, Supervisor, binary
+from isthmus.running import Tasks
 from isthmus.statedb import Database
 
 pytestmark = pytest.mark.needs("envoy")
@@ -147,6 +159,33 @@ async def test_what_is_exported_is_called_and_nothing_else_and_no_longer_than_it
         await until(lambda: world.call(echo), lambda got: got == b"hello")
         world.server.remove(EXPORT)
         await until(lambda: world.call(echo), lambda got: got == b"")
+
+
+async def test_a_gateway_knows_the_labels_that_a_peer_publishes(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    c1 = ClusterSection(name="c1", id=1, labels=("class=gold",))
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "c1").write_text(f"endpoints: ['{own_etcd.endpoint}']\n")
+    config = Config(
+        cluster=ClusterSection(name="c2", id=2),
+        clusterset=ClustersetSection(directory=str(tmp_path / "peers")),
+        identity=IdentitySection(enabled=True),
+    )
+    db = Database(CLUSTERS)
+    async with Session([own_etcd.endpoint]) as session, asyncio.timeout(60), Tasks() as tasks:
+        await own_etcd.ready(session)
+        await session.put(keys.config(ClusterName("c1")), identity.encode(identity.own_config(c1, most=255)))
+        described = identity.own_description(c1, version="0.1.0", drains=[])
+        await session.put(keys.description(ClusterName("c1")), identity.encode(described))
+        follower = gateway.descriptions(db, config)
+        assert follower is not None
+        tasks.start("follower", follower.run)
+        await db.until(lambda now: allow.labels_of(now) == {"c1": (("class", "gold"),), "c2": ()})
+        tasks.cancel()
+
+
+def test_a_gateway_without_identities_follows_no_peer(tmp_path: Path) -> None:
+    config = Config(clusterset=ClustersetSection(directory=str(tmp_path)))
+    assert gateway.descriptions(Database(CLUSTERS), config) is None
 
 
 async def test_without_a_certificate_the_status_has_the_command_that_makes_one(world: World) -> None:

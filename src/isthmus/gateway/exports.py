@@ -35,7 +35,7 @@ from isthmus.model.hosts import Endpoint
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, EndpointSet, Export, Port
-from isthmus.model.sources import KUBERNETES
+from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import (
     CLUSTERS,
     ENDPOINT_SETS,
@@ -47,6 +47,7 @@ from isthmus.model.tables import (
 )
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
+from isthmus.proxy.derived import either
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.protocols import http_version
 from isthmus.proxy.resources import (
@@ -61,7 +62,7 @@ from isthmus.proxy.resources import (
     tcp_proxy,
 )
 from isthmus.proxy.tracing import Tracing, named, of_member
-from isthmus.statedb import Derived, Reader, Snapshot
+from isthmus.statedb import Derived, Reader, Snapshot, on_change
 
 LISTENER: Final = "gateway"
 """Name of the only listener, and unit of the resources that belong to no export."""
@@ -149,11 +150,13 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
         if any(_is_apart(each) for each in map(judging(reader, gateway), found)):
             yield LISTENER
 
-    reads: dict[Any, Any] = {OWN_EXPORTS: by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
+    by_cluster = either(_by_own_cluster, on_change(("labels",), _by_labels)) if gateway.policies else _by_own_cluster
+    reads: dict[Any, Any] = {OWN_EXPORTS: by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: by_cluster}
     reads[TRUST_BUNDLES] = lambda reader, old, new: (LISTENER,)
     if gateway.policies:
         reads[EXPORT_POLICIES] = _by_policy
-    return Derived(XDS, compute=compute, reads=reads, unit="unit")
+    # A peer that is away delays no export: until it is read, only rules by labels lack it.
+    return Derived(XDS, compute=compute, reads=reads, unit="unit", awaits=lambda source: not is_peer(source))
 
 
 def trusted_apart(
@@ -171,13 +174,13 @@ def trusted_apart(
 def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Export]:
     """Return a function from an export to the same with its importers limited to what its ExportPolicy allows."""
     policy_of = allow.judging(reader)
+    labels = allow.labels_of(reader) if gateway.policies else {}
 
     def judged(export: Export) -> Export:
         policy = policy_of(export.name) if gateway.policies else None
         if policy is None or policy.audit:
             return export
-        # A gateway reads no records of other clusters, so it does not know their labels.
-        allowed, named = allow.clusters_allowed(policy, {}), importers(export)
+        allowed, named = allow.clusters_allowed(policy, labels), importers(export)
         if allowed is None:
             return export
         both = ",".join(sorted(allowed if named is None else allowed & set(named)))
@@ -192,6 +195,12 @@ def _by_policy(reader: Reader, old: ExportPolicy | None, new: ExportPolicy | Non
     if row is not None:
         yield LISTENER
         yield from (each.name for each in reader.by(OWN_EXPORTS, "namespace", row.namespace))
+
+
+def _by_labels(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
+    """Labels of a cluster affect what policies with rules by labels judge."""
+    for policy in reader.by(EXPORT_POLICIES, "by_labels", True):
+        yield from _by_policy(reader, None, policy)
 
 
 def _by_own_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

@@ -14,12 +14,14 @@ from isthmus.model.export_policies import Allow, ExportPolicy, Scope
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Labels
-from isthmus.model.tables import EXPORT_POLICIES
+from isthmus.model.tables import CLUSTERS, EXPORT_POLICIES
 from isthmus.statedb import Reader
 
 MAX_POLICIES: Final = 100
 """Number of policies of one namespace, first in precedence, that allow callers at nodes and have a status."""
 
+Accounts = frozenset[tuple[str, str]]
+"""Callers by namespace and service account; an empty one matches any."""
 ClusterLabels = Mapping[ClusterName, Labels]
 """Labels of each cluster that is known."""
 
@@ -57,6 +59,11 @@ def in_force(reader: Reader, scope: Scope) -> ExportPolicy | None:
     return min(reader.by(EXPORT_POLICIES, "scope", scope), key=precedence, default=None)
 
 
+def labels_of(reader: Reader) -> ClusterLabels:
+    """Return the labels of each cluster that is known."""
+    return {each.name: each.labels for each in reader.all(CLUSTERS)}
+
+
 def selects(rule: Allow, cluster: ClusterName, clusters: ClusterLabels) -> bool:
     """True if a rule allows callers of a cluster. Labels of an unknown cluster match no rule."""
     if rule.cluster and rule.cluster != cluster:
@@ -67,8 +74,7 @@ def selects(rule: Allow, cluster: ClusterName, clusters: ClusterLabels) -> bool:
 def clusters_allowed(policy: ExportPolicy, clusters: ClusterLabels) -> frozenset[ClusterName] | None:
     """Return the clusters with callers that a policy allows; ``None`` if any cluster may have some.
 
-    It is what a gateway enforces, which knows no more of a caller than the cluster that its certificate names. So a
-    rule for some accounts of a cluster allows the cluster; a cluster that no rule selects is never allowed.
+    A rule for some accounts of a cluster selects the cluster; a cluster that no rule selects is never allowed.
     """
     allowed: set[ClusterName] = set()
     for rule in policy.allow:
@@ -81,6 +87,12 @@ def clusters_allowed(policy: ExportPolicy, clusters: ClusterLabels) -> frozenset
     return frozenset(allowed)
 
 
+def accounts_allowed(policy: ExportPolicy, cluster: ClusterName, clusters: ClusterLabels) -> Accounts:
+    """Return the callers in a cluster that a policy allows, as its rules name them."""
+    selecting = (rule for rule in policy.allow if selects(rule, cluster, clusters))
+    return frozenset((rule.namespace, rule.service_account) for rule in selecting)
+
+
 def identities_allowed(
     policy: ExportPolicy, identities: Iterable[Identity], clusters: ClusterLabels, *, own: ClusterName
 ) -> tuple[int, ...]:
@@ -88,15 +100,14 @@ def identities_allowed(
 
     Rules are compared once with each cluster, and each identity with four keys, however many rules a policy has.
     """
-    accounts: dict[ClusterName, set[tuple[str, str]]] = {}
+    accounts: dict[ClusterName, Accounts] = {}
     numbers: set[int] = set()
     for each in identities:
         if each.cluster == own:
             continue
         allowed = accounts.get(each.cluster)
         if allowed is None:
-            selecting = (rule for rule in policy.allow if selects(rule, each.cluster, clusters))
-            allowed = accounts[each.cluster] = {(rule.namespace, rule.service_account) for rule in selecting}
+            allowed = accounts[each.cluster] = accounts_allowed(policy, each.cluster, clusters)
         if allowed and not allowed.isdisjoint(_names(each)):
             numbers.add(each.number)
     return tuple(sorted(numbers))

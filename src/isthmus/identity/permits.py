@@ -16,7 +16,7 @@ from heapq import nsmallest
 from itertools import product
 
 from isthmus.fair import Path, Shares, allot
-from isthmus.identity.allow import MAX_POLICIES, identities_allowed, in_force, precedence
+from isthmus.identity.allow import MAX_POLICIES, identities_allowed, in_force, labels_of, precedence
 from isthmus.model.clusters import Cluster
 from isthmus.model.export_policies import MAX_PERMITS, AllowedCallers, ExcessPolicy, ExportPolicy, Scope
 from isthmus.model.identities import Identity
@@ -47,8 +47,7 @@ def allowed(cluster: ClusterName) -> Derived[AllowedCallers]:
             return ()
         if not first.counts(reader, policy):
             return (AllowedCallers(policy.name, scope, ()),)
-        labels = {each.name: each.labels for each in reader.all(CLUSTERS)}
-        numbers = identities_allowed(policy, _candidates(reader, policy), labels, own=cluster)
+        numbers = identities_allowed(policy, _candidates(reader, policy), labels_of(reader), own=cluster)
         return (AllowedCallers(policy.name, scope, numbers),)
 
     return Derived(

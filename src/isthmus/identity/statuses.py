@@ -137,5 +137,3 @@ def without_effect(policy: ExportPolicy, own: Cluster | None, clusters: Iterable
     if any(rule.namespace or rule.service_account for rule in policy.allow):
         text = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
         yield WithoutEffect("ByCluster", text)
-    if any(rule.labels for rule in policy.allow):
-        yield WithoutEffect("LabelsUnknown", "gateways know no labels: a rule with clusterLabels allows nobody there")

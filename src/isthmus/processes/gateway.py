@@ -2,12 +2,14 @@
 
 Any number may run, each for an Envoy of its own (``isthmus envoy`` with the same ``proxy.directory``). Where they are
 is ``cluster.gateways`` in the operator's configuration, which publishes it. A gateway that ends leaves its Envoy as it
-is. Members are those whose authorities are there as files: no etcd is read.
+is. Members are those whose authorities are there as files. Of peers' etcds only descriptions are read, for labels of
+clusters in ExportPolicies, and only where identities of callers are enabled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 
 from isthmus import kube, mcs, metrics, proxy
 from isthmus.admin.protocol import ProcessStatus
+from isthmus.clusterset import Follower
 from isthmus.config import Config
 from isthmus.gateway import exports
 from isthmus.gateway.access_log import AccessLog
@@ -43,6 +46,8 @@ from isthmus.statedb import Database, Derivations, DerivationsStats, Derived
 PREFIX: Final = "isthmus_gateway"
 KUBERNETES: Final = ("services", "endpoint_sets", "export_marks", "namespaces", "peer_policies")
 PORT: Final = 15_443
+PEERS_PATIENCE: Final = 10.0
+"""Seconds for which a starting gateway waits for labels of peers: without them its Envoy would lose their chains."""
 
 
 def sources(config: Config) -> tuple[str, ...]:
@@ -103,8 +108,10 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     reflectors = kubernetes.reflectors(
         db, client, tables=sources(config), cluster=cluster, namespace=config.kubernetes.namespace
     )
-    with db.write() as txn:
-        txn.put(tables.CLUSTERS, Cluster(name=cluster, own=True, state="ready", network=config.cluster.network))
+    follower = descriptions(db, config)
+    if follower is None:
+        with db.write() as txn:
+            txn.put(tables.CLUSTERS, Cluster(name=cluster, own=True, state="ready", network=config.cluster.network))
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
     secrets = proxying.secrets(db, config, "gateway")
     bootstrap = proxying.bootstrap_file(config)
@@ -120,11 +127,14 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     tasks.start("secrets", secrets.run)
     tasks.start("certificates", certificates.run)
     tasks.start("access log", access_log.run)
+    if follower is not None:
+        tasks.start("follower", follower.run)
     tasks.start("envoy", partial(_serve, db, config, bootstrap, server))
 
     def problems() -> Iterator[str]:
         yield from filter(None, [secrets.identity.problem])
         yield from certificates.problems()
+        yield from follower.problems() if follower is not None else ()
         yield from observing.away(reflectors, client)
 
     def status() -> GatewayStatus:
@@ -160,6 +170,14 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
     )
 
 
+def descriptions(db: Database, config: Config) -> Follower | None:
+    """Return the follower of peers' descriptions, without their records; ``None`` if no policy is read."""
+    section = config.clusterset
+    if not (config.identity.enabled and section.directory):
+        return None
+    return Follower(db, cluster=config.cluster, section=section, kinds=())
+
+
 def derived_tables(config: Config) -> list[Derived[Any]]:
     """Return the derived tables: exports, as in the operator, and the Envoy resources that serve them."""
     cluster = ClusterName(config.cluster.name)
@@ -193,6 +211,9 @@ async def _serve(db: Database, config: Config, bootstrap: proxy.BootstrapFile, s
             await db.until(lambda now: now.initialized(tables.XDS))
     except TimeoutError:
         pass  # the status has who is missing
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PEERS_PATIENCE):
+            await db.until(lambda now: now.initialized(tables.CLUSTERS))
     async with Tasks() as tasks:
         tasks.start("ads", server.run)
         tasks.start("wanted", partial(proxying.keep_wanted, db, bootstrap, f"gateway {config.cluster.name}"))

@@ -129,10 +129,12 @@ def _trust(facts: Facts, calling: Mapping[str, Any], island: Cluster) -> Iterato
 def _policy(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
     """An ExportPolicy by which the island's gateway refuses this cluster, where the gateway can be asked."""
     gateway = _gateway(facts, island)
-    policy = allow.judging(gateway.rows)(service) if gateway is not None else None
+    if gateway is None:
+        return
+    policy = allow.judging(gateway.rows)(service)
     if policy is None or policy.audit:
         return
-    clusters = allow.clusters_allowed(policy, {})
+    clusters = allow.clusters_allowed(policy, allow.labels_of(gateway.rows))
     if clusters is not None and facts.cluster not in clusters:
         text = (
             f"refuse {facts.cluster}: ExportPolicy {policy.name} allows {', '.join(sorted(clusters)) or 'no cluster'}"
