@@ -96,9 +96,9 @@ class Statuses:
 
 @pytest.mark.parametrize("kind", ["HTTPRoute", "GRPCRoute"])
 def test_a_field_that_is_not_followed_is_a_condition_of_the_route_and_the_rest_of_it_counts(kind: str) -> None:
-    rule = "{name: first, backendRefs: [{name: echo, port: 80}], sessionPersistence: {sessionName: s, type: Cookie}}"
+    rule = "{name: first, backendRefs: [{name: echo, port: 80}], sessionPersistence: {idleTimeout: 1h}}"
     world = Statuses(route(f"{TO_ECHO}rules: [{{}}, {rule}]", kind=kind))
-    text = "not followed, the rest of the route is: spec.rules[1].sessionPersistence"
+    text = "not followed, the rest of the route is: spec.rules[1].sessionPersistence.idleTimeout"
     assert world.conditions(kind=kind) == [
         ACCEPTED, RESOLVED, ("isthmus.io/Effective", "False", "UnsupportedValue", text)
     ]  # fmt: skip

@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from meshes.envoy_world import EnvoyWorld, envoy_world
 from meshes.route_expressions import TAKEN
-from meshes.route_world import RouteWorld, grant, route
+from meshes.route_world import grant, route
+from meshes.routed_envoy import TO_ECHO, Both, routed_envoy
 from msgspec.structs import replace
 
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -30,34 +30,11 @@ pytestmark = pytest.mark.needs("envoy")
 CALLS = 10_000
 WITHIN = 0.015
 """Five standard deviations of so many calls at 10 %."""
-TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\n"
-
-
-class Both(NamedTuple):
-    """The tables and the Envoy that follows them."""
-
-    rows: RouteWorld
-    envoy: EnvoyWorld
-
-    async def serve(self, name: str, text: str, **more: Any) -> None:
-        """A Service with one backend that answers with a text."""
-        self.rows.service(name, f"127.0.0.1:{await self.envoy.backend(text, **more)}")
-
-    async def answers(self, want: str, path: str = "/", service: str = "demo/echo") -> int:
-        """The listener's port, once a call has that answer."""
-        port = self.rows.listener_port(service)
-        await self.envoy.until(port, (200, want), path)
-        return port
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[Both]:
-    rows = RouteWorld()
-    async with envoy_world(tmp_path / "envoy", db=rows.db) as envoy:
-        [envoy.host] = rows.addresses
-        made = Both(rows, envoy)
-        await made.serve("demo/echo", "v1")
-        await made.serve("demo/v2", "v2")
+    async with routed_envoy(tmp_path) as made:
         yield made
 
 

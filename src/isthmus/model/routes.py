@@ -21,6 +21,7 @@ ParentKind = Literal["Service", "ServiceImport"]
 RefKind = Literal["Service", "ServiceImport", "Cluster"]
 PathEditType = Literal["ReplaceFullPath", "ReplacePrefixMatch"]
 PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
+SessionType = Literal["Cookie", "Header"]
 RefusalReason = Literal["RefusedByEnvoy", "NoPortLeft"]
 
 ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
@@ -144,6 +145,29 @@ class Retries(Struct, frozen=True, gc=False):
     backoff: float = 0.0
 
 
+class Cors(Struct, frozen=True, gc=False):
+    """Rules for browsers that call from pages of other origins (Fetch standard, "CORS protocol")."""
+
+    origins: tuple[str, ...] = ()
+    """``*``, or scheme and host without the scheme's default port. A first label of ``*`` is any number of labels."""
+    methods: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
+    credentials: bool = False
+    max_age: int = 5
+    """Seconds for which a browser may keep the answer to a preflight."""
+
+
+class Session(Struct, frozen=True, gc=False):
+    """A cookie or header by which the requests of a session reach one endpoint (GEP-1619)."""
+
+    type: SessionType = "Cookie"
+    name: str = ""
+    """Name of the cookie or header; empty for one made from the rule's."""
+    lifetime: float = 0.0
+    """Seconds for which a client keeps the cookie; 0 until it ends."""
+
+
 class RouteRule(Struct, frozen=True, gc=False, kw_only=True):
     """A rule: requests that meet any of the matches are sent to the backends."""
 
@@ -159,6 +183,8 @@ class RouteRule(Struct, frozen=True, gc=False, kw_only=True):
     backend_timeout: float = 0.0
     """Seconds for each attempt."""
     retries: Retries | None = None
+    cors: Cors | None = None
+    session: Session | None = None
 
 
 class Reference(Struct, frozen=True, gc=False):

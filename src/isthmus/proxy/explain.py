@@ -33,6 +33,8 @@ from isthmus.proxy.clusters import toward
 from isthmus.proxy.derived import listener_name
 from isthmus.statedb import Reader
 
+PREFLIGHT: Final = {"origin", "access-control-request-method"}
+"""Headers of a browser's preflight (Fetch standard)."""
 SHOWN: Final = 8
 """Number of other matches shown."""
 
@@ -166,16 +168,18 @@ def _explained(
         rule=first.name if first is not None else "",
         match=spelled(first.match) if first is not None else "",
         reason=(other_matches[0].reason if other_matches else "no other matches") if first is not None else "",
-        answer=_answer(first, backends) if routes else "",
+        answer=_answer(first, request, backends) if routes else "",
         backends=backends,
         mirrors=tuple(_mirrors(first)) if first is not None else (),
         others=other_matches,
     )
 
 
-def _answer(entry: Entry | None, backends: Sequence[BackendPart]) -> str:
+def _answer(entry: Entry | None, request: Request, backends: Sequence[BackendPart]) -> str:
     if entry is None:
         return "404: no rule matches"
+    if entry.rule.cors is not None and request.method == "OPTIONS" and request.headers.keys() >= PREFLIGHT:
+        return "200: a preflight of CORS"
     if (redirect := entry.rule.redirect) is not None:
         return f"{redirect.status}: a redirect"
     return "" if any(each.weight for each in backends) else "500: the rule has no backend with a weight"

@@ -9,6 +9,7 @@ from isthmus.model.names import ServiceName, split
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import ADS, address, resource, tcp_proxy
+from isthmus.proxy.routing import route_filters
 from isthmus.proxy.tracing import UNTRACED
 
 HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -42,7 +43,9 @@ def http_listener(
     ``tracing``: fields of the connection manager (:mod:`isthmus.proxy.tracing`).
     """
     (first, *more) = [address(host, port) for host, port in addresses]
-    manager = http_manager(host=host, rds={"route_config_name": name, "config_source": ADS}, **tracing)
+    manager = http_manager(
+        host=host, filters=route_filters(), rds={"route_config_name": name, "config_source": ADS}, **tracing
+    )
     return resource(
         "listener",
         name,
@@ -73,8 +76,10 @@ def host_of(service: ServiceName) -> str:
     return f"{name}.{namespace}"
 
 
-def http_manager(*, host: str, trusted: bool = False, **fields: Any) -> dict[str, Any]:
-    """Return the HTTP connection manager; ``fields`` configure its routes.
+def http_manager(
+    *, host: str, trusted: bool = False, filters: Sequence[Mapping[str, Any]] = (), **fields: Any
+) -> dict[str, Any]:
+    """Return the HTTP connection manager; ``fields`` configure its routes. ``filters``: before the router.
 
     It is transparent: answers are not changed, and idle streams are not closed. ``trusted``: keep the callers'
     ``x-forwarded-for`` and ``x-forwarded-proto``. ``host``: for requests of HTTP/1.0 without one (RFC 1945), which
@@ -84,7 +89,7 @@ def http_manager(*, host: str, trusted: bool = False, **fields: Any) -> dict[str
     manager = packed(
         HCM,
         stat_prefix=STAT_PREFIX,
-        http_filters=[{"name": "envoy.filters.http.router", "typed_config": router}],
+        http_filters=[*filters, {"name": "envoy.filters.http.router", "typed_config": router}],
         upgrade_configs=[{"upgrade_type": "websocket"}],
         server_header_transformation="PASS_THROUGH",
         generate_request_id={"value": False},

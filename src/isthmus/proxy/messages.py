@@ -23,7 +23,7 @@ def message(name: str) -> Any:
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
-def packed(name: str, **fields: Any) -> Any:
+def packed(name: str, /, **fields: Any) -> Any:
     """Return a message as ``google.protobuf.Any``, in which xDS embeds extensions."""
     value = message(name)(**fields).SerializeToString(deterministic=True)
     return message("google.protobuf.Any")(type_url=ANY_PREFIX + name, value=value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 from isthmus import expressions
 from isthmus.model.routes import (
     RULE,
     BackendRef,
+    Cors,
     EncodedMatch,
     HeaderEdit,
     Match,
@@ -18,6 +20,7 @@ from isthmus.model.routes import (
     Route,
     RouteRule,
     ServiceRef,
+    Session,
     ValueMatch,
 )
 from isthmus.model.xds import Resource
@@ -44,6 +47,14 @@ STATUS: Final = {
     308: "PERMANENT_REDIRECT",
 }
 
+CORS_FILTER, SESSION_FILTER = "envoy.filters.http.cors", "envoy.filters.http.stateful_session"
+CORS: Final = "envoy.extensions.filters.http.cors.v3.Cors"
+CORS_POLICY: Final = "envoy.extensions.filters.http.cors.v3.CorsPolicy"
+SESSION: Final = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession"
+SESSION_OF_ROUTE: Final = "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute"
+COOKIE: Final = "envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState"
+HEADER: Final = "envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState"
+
 ROUTE: Final = "envoy.config.route.v3.Route"
 MATCH: Final = "envoy.config.route.v3.RouteMatch"
 HOST: Final = "envoy.config.route.v3.VirtualHost"
@@ -62,8 +73,8 @@ def encoded(route: Route, number: int, rule: RouteRule, cluster: Cluster) -> tup
 
     Messages differ only in the match and in a replaced prefix; the rest is encoded and checked once.
     """
-    same = _bytes(**_rule(rule, cluster))
     name, grpc = f"{route.owner}{RULE}{number + 1}", route.kind == "GRPCRoute"
+    same = _bytes(**_rule(rule, cluster), **_filters(rule, name))
     bodies: list[bytes] = []
     for match in rule.matches:
         fields = _match(match, grpc=grpc)
@@ -109,6 +120,56 @@ def _rule(rule: RouteRule, cluster: Cluster) -> dict[str, Any]:
         return fields | {"route": action | {"cluster": cluster(backend.to)}}
     clusters = [_weighted(each, cluster(each.to)) for each in weighted]
     return fields | {"route": action | {"weighted_clusters": {"clusters": clusters}}}
+
+
+def route_filters() -> list[dict[str, Any]]:
+    """Return the HTTP filters that rules configure, off for all others."""
+    filters = {CORS_FILTER: packed(CORS), SESSION_FILTER: packed(SESSION)}
+    return [{"name": name, "typed_config": config, "disabled": True} for name, config in filters.items()]
+
+
+def _filters(rule: RouteRule, name: str) -> dict[str, Any]:
+    """Return the field that switches filters on for a rule of this name, empty if it uses none."""
+    configs: dict[str, Any] = {}
+    if rule.cors is not None:
+        configs[CORS_FILTER] = packed(CORS_POLICY, **_cors(rule.cors))
+    if rule.session is not None:
+        configs[SESSION_FILTER] = packed(
+            SESSION_OF_ROUTE, stateful_session={"session_state": _state(rule.session, name)}
+        )
+    return {"typed_per_filter_config": configs} if configs else {}
+
+
+def _cors(cors: Cors) -> dict[str, Any]:
+    """Return the fields of a policy. A preflight of another origin is answered without allow-origin."""
+    exposed = [each for each in cors.exposed if each != "*" or not cors.credentials]  # the API excludes both together
+    return {
+        "allow_origin_string_match": [_origin(each) for each in cors.origins],
+        "allow_methods": ",".join(cors.methods),
+        "allow_headers": ",".join(cors.headers),
+        "expose_headers": ",".join(exposed),
+        "max_age": str(cors.max_age),
+        "allow_credentials": {"value": cors.credentials},
+        "forward_not_matching_preflights": {"value": False},
+    }
+
+
+def _origin(origin: str) -> dict[str, Any]:
+    scheme, wildcard, rest = origin.partition("*")
+    if not wildcard or origin == "*":
+        return {"exact": origin}
+    return {"safe_regex": {"regex": f"{expressions.literal(scheme)}[^/:]+{expressions.literal(rest)}"}}
+
+
+def _state(session: Session, name: str) -> dict[str, Any]:
+    """Return the state of sessions. By default each rule has a cookie or header of its own."""
+    token = session.name or f"isthmus-{crc32(name.encode()):08x}"
+    if session.type == "Header":
+        return {"name": "envoy.http.stateful_session.header", "typed_config": packed(HEADER, name=token)}
+    cookie: dict[str, Any] = {"name": token, "path": "/"}
+    if session.lifetime:
+        cookie["ttl"] = duration(session.lifetime)
+    return {"name": "envoy.http.stateful_session.cookie", "typed_config": packed(COOKIE, cookie=cookie)}
 
 
 def _prefix_fields(rule: RouteRule, match: Match) -> dict[str, Any]:

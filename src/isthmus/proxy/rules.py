@@ -267,7 +267,7 @@ def _of_enum(rules: Any, field: FieldDescriptor) -> Iterator[Check]:
 
 def _of_number(rules: Any, value_of: Callable[[Any], Any]) -> Iterator[Check]:
     for bound, (words, holds) in BOUNDS.items():
-        if rules.HasField(bound):
+        if bound in rules.DESCRIPTOR.fields_by_name and rules.HasField(bound):  # of booleans there is only const
             limit = value_of(getattr(rules, bound))
             yield _bounded(holds, value_of, limit, words)
 

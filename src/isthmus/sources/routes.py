@@ -25,6 +25,7 @@ from isthmus.model.routes import (
     MAX_REFUSALS,
     ROUTE_KINDS,
     BackendRef,
+    Cors,
     Grant,
     HeaderEdit,
     Match,
@@ -43,6 +44,8 @@ from isthmus.model.routes import (
     RouteRefusal,
     RouteRule,
     ServiceRef,
+    Session,
+    SessionType,
     ValueMatch,
     with_rules,
 )
@@ -91,6 +94,12 @@ NAME: Final = Syntax(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+", most=256, meaning="the nam
 VALUE: Final = Syntax(r"[^\x00-\x08\x0a-\x1f\x7f]*", most=MAX_VALUE, meaning="the value of a header")
 HOST: Final = Syntax(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", most=253, meaning="a host name")
 PATH: Final = Syntax(r"/[^\x00-\x20?#\x7f]*", most=MAX_TEXT, meaning="an absolute path")
+ORIGIN: Final = Syntax(
+    r"(https?)://((?:\*\.)?(?:[A-Za-z0-9-]+\.)*[A-Za-z0-9-]+|\*)(?::([0-9]{1,5}))?",
+    most=MAX_NAME + 15,
+    meaning="an origin",
+)
+DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 GRPC_NAME: Final = Syntax(r"[A-Za-z_][A-Za-z0-9_.]*", most=MAX_TEXT, meaning="a name of gRPC")
 
 
@@ -211,7 +220,9 @@ def _size_of_rule(rule: RouteRule) -> int:
         edits += [backend.request, backend.response]
     targets = [*(backend.to for backend in rule.backends), *(mirror.to for mirror in rule.mirrors)]
     names = sum(ENTRY_SIZE + len(target.name) for target in targets)
-    return RULE_SIZE + names + sum(map(_size_of_edit, edits))
+    cors = rule.cors or Cors()
+    listed = sum(ENTRY_SIZE + len(each) for each in (*cors.origins, *cors.methods, *cors.headers, *cors.exposed))
+    return RULE_SIZE + names + listed + sum(map(_size_of_edit, edits))
 
 
 def _size_of_edit(edit: HeaderEdit) -> int:
@@ -309,7 +320,25 @@ def _rule(rule: wire.Rule, matches: tuple[Match, ...], field: str, namespace: st
     edits = [edit.path for edit in (row.redirect, row.rewrite) if edit is not None and edit.path is not None]
     if any(edit.type == "ReplacePrefixMatch" for edit in edits) and any(m.path_type != "PathPrefix" for m in matches):
         raise Invalid(f"{field}.filters: ReplacePrefixMatch wants matches of type PathPrefix")
+    if rule.session_persistence is not None:
+        row = replace(row, session=_session(rule.session_persistence, backends, f"{field}.sessionPersistence"))
     return replace(row, **_patience(rule, field))
+
+
+def _session(session: wire.SessionPersistence, backends: Sequence[BackendRef], field: str) -> Session:
+    """Return the session of a rule. Raises Invalid where Envoy could not keep what the object asks for."""
+    kind: SessionType = bounds.choice(session.type or "Cookie", get_args(SessionType), field=f"{field}.type")
+    if sum(1 for each in backends if each.weight) > 1:
+        raise Invalid(f"{field}: not supported with several backends: a session would follow their weights")
+    name = NAME.text(session.session_name, field=f"{field}.sessionName") if session.session_name else ""
+    lifetime = _seconds(session.absolute_timeout, f"{field}.absoluteTimeout")
+    cookie = session.cookie_config or wire.CookieConfig()
+    lasting = bounds.choice(
+        cookie.lifetime_type or "Session", ("Session", "Permanent"), field=f"{field}.cookieConfig.lifetimeType"
+    )
+    if (lasting == "Permanent") != bool(lifetime) or (lifetime and kind != "Cookie"):
+        raise Invalid(f"{field}.absoluteTimeout: supported for cookies of lifetimeType Permanent alone, which want one")
+    return Session(kind, name, lifetime)
 
 
 def _patience(rule: wire.Rule, field: str) -> dict[str, object]:
@@ -346,8 +375,50 @@ def _filtered(row: RouteRule, rule_filter: wire.Filter, field: str, namespace: s
             return replace(row, rewrite=Rewrite(host, path))
         case "RequestMirror" if rule_filter.request_mirror is not None:
             return replace(row, mirrors=(*row.mirrors, _mirror(rule_filter.request_mirror, field, namespace)))
+        case "CORS" if rule_filter.cors is not None:
+            matches = (*row.matches, *_preflights(row.matches))
+            return replace(row, cors=_cors(rule_filter.cors, f"{field}.cors"), matches=matches)
         case other:
             raise Invalid(f"{field}.type: {bounds.shown(other)} is not supported, or its field is missing")
+
+
+def _preflights(matches: Iterable[Match]) -> Iterator[Match]:
+    """Yield matches of the preflights of requests that are matched by their method: preflights have another one."""
+    for each in matches:
+        if each.method not in ("", "OPTIONS"):
+            asked = ValueMatch("access-control-request-method", each.method)
+            yield replace(each, method="OPTIONS", headers=tuple(sorted((*each.headers, asked))))
+
+
+def _cors(cors: wire.Cors, field: str) -> Cors:
+    most = MAX_LIST * 4
+    listed: dict[str, tuple[str, ...]] = {}
+    for name, values in (("allowHeaders", cors.allow_headers), ("exposeHeaders", cors.expose_headers)):
+        bounds.size(values or (), most=most, field=f"{field}.{name}")
+        listed[name] = tuple(NAME.text(each, field=f"{field}.{name}") for each in values or ())
+    methods = bounds.size(cors.allow_methods or [], most=len(METHODS), field=f"{field}.allowMethods")
+    origins = bounds.size(cors.allow_origins or [], most=most, field=f"{field}.allowOrigins")
+    max_age = 5 if cors.max_age is None else cors.max_age
+    return Cors(
+        origins=tuple(_origin(each, f"{field}.allowOrigins") for each in origins),
+        methods=tuple(bounds.choice(each, ("*", *METHODS), field=f"{field}.allowMethods") for each in methods),
+        headers=listed["allowHeaders"],
+        exposed=listed["exposeHeaders"],
+        credentials=bool(cors.allow_credentials),
+        max_age=bounds.count(max_age, least=1, most=MAX_TIMEOUT, field=f"{field}.maxAge"),
+    )
+
+
+def _origin(text: str, field: str) -> str:
+    """Return an origin as browsers send it: in lower case, without a default port (RFC 6454, section 6.2)."""
+    if text == "*":
+        return text
+    parts = ORIGIN.match(text)
+    if parts is None:
+        raise Invalid(f"{field}: {bounds.shown(text)} is not an origin, such as https://*.example.com")
+    scheme, host, port = parts.groups()
+    suffix = f":{port}" if port and port != DEFAULT_PORTS[scheme] else ""
+    return f"{scheme}://{host.lower()}{suffix}"
 
 
 def _mirror(request_mirror: wire.RequestMirror, field: str, namespace: str) -> Mirror:

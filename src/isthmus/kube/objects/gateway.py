@@ -125,6 +125,17 @@ class RequestMirror(Wire, frozen=True):
     fraction: Fraction | None = None
 
 
+class Cors(Wire, frozen=True):
+    """Answers to browsers that call from pages of other origins."""
+
+    allow_origins: list[str] | None = None
+    allow_credentials: bool | None = None
+    allow_methods: list[str] | None = None
+    allow_headers: list[str] | None = None
+    expose_headers: list[str] | None = None
+    max_age: int | None = None
+
+
 class Filter(Wire, frozen=True):
     """One change of a request or of its response, or a second place that the request is sent to."""
 
@@ -134,6 +145,7 @@ class Filter(Wire, frozen=True):
     request_redirect: RequestRedirect | None = None
     url_rewrite: UrlRewrite | None = None
     request_mirror: RequestMirror | None = None
+    cors: Cors | None = None
 
 
 class BackendRef(Wire, frozen=True):
@@ -169,6 +181,21 @@ class Retry(Wire, frozen=True):
     backoff: str | None = None
 
 
+class CookieConfig(Wire, frozen=True):
+    """The cookie of a session."""
+
+    lifetime_type: str | None = None
+
+
+class SessionPersistence(Wire, frozen=True):
+    """Requests of one session reach one endpoint."""
+
+    session_name: str | None = None
+    absolute_timeout: str | None = None
+    type: str | None = None
+    cookie_config: CookieConfig | None = None
+
+
 class Rule(Wire, frozen=True):
     """Fields of both kinds of rules."""
 
@@ -178,6 +205,7 @@ class Rule(Wire, frozen=True):
     backend_refs: list[BackendRef] | None = None
     timeouts: Timeouts | None = None
     retry: Retry | None = None
+    session_persistence: SessionPersistence | None = None
 
 
 class HttpRule(Rule, frozen=True):
