@@ -56,6 +56,10 @@ static __u64 (*const bpf_ringbuf_query)(void *ringbuf, __u64 flags) = (void *)BP
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
 static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ctx,
 					       int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
+static long (*const bpf_reserve_hdr_opt)(struct bpf_sock_ops *ctx, __u32 length,
+					 __u64 flags) = (void *)BPF_FUNC_reserve_hdr_opt;
+static long (*const bpf_store_hdr_opt)(struct bpf_sock_ops *ctx, const void *from, __u32 length,
+				       __u64 flags) = (void *)BPF_FUNC_store_hdr_opt;
 static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to,
 					__u32 length) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 length,

@@ -18,6 +18,7 @@
 #include "datagrams.h"
 #include "verify.h"
 #include "sockops.h"
+#include "sign_host.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -178,13 +179,28 @@ static __always_inline int verdict(int err)
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return verdict(translate4(ctx, false));
+	int err = translate4(ctx, false);
+
+	if (signs_for_host()) {
+		const __be32 called[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
+
+		keep_host_caller(ctx, half_of(called), half_of(called + 2));
+	}
+	return verdict(err);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return verdict(translate6(ctx, false));
+	int err = translate6(ctx, false);
+
+	if (signs_for_host()) {
+		__be32 called[4];
+
+		read_address6(called, ctx);
+		keep_host_caller(ctx, half_of(called), half_of(called + 2));
+	}
+	return verdict(err);
 }
 
 SEC("cgroup/sendmsg4")
@@ -223,6 +239,7 @@ int getpeername4(struct bpf_sock_addr *ctx)
 SEC("sockops")
 int connects(struct bpf_sock_ops *ctx)
 {
+	sign_by_socket(ctx);
 	observe(ctx);
 	return 1;
 }

@@ -15,6 +15,7 @@
 enum signing_flag {
 	SIGNING_SIGNS = 1,  /* signed_to is not empty */
 	SIGNING_GUARDS = 2, /* guarded is not empty */
+	SIGNING_HOST = 4,   /* host_callers is not empty */
 };
 
 /* What is looked up at all. */
@@ -35,6 +36,12 @@ struct source_key {
 struct source {
 	__u32 identity;
 	__u32 ifindex;
+};
+
+struct host_caller {
+	__u64 cgroup;
+	__u32 identity;
+	__u32 reserved;
 };
 
 struct signed_to_key {
@@ -128,6 +135,23 @@ struct {
 	__type(key, struct source_key);
 	__type(value, struct source);
 } sources SEC(".maps");
+
+/* Cgroup of a pod in the network of its node → its identity. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_SOURCES);
+	__type(key, __u64);
+	__type(value, struct host_caller);
+} host_callers SEC(".maps");
+
+/* Identity of the pod in the network of its node that a socket is of, from connect to the SYN. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} host_sockets SEC(".maps");
 
 /* Address of a backend of a cluster that verifies → the cluster. */
 struct {

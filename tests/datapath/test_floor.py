@@ -55,6 +55,8 @@ CALLABLE: Final = {
     132: EVERY,  # ringbuf_submit
     134: EVERY,  # ringbuf_query
     137: {TC, CGROUP_SOCK_ADDR, SOCK_OPS},  # skc_to_tcp_sock
+    143: {SOCK_OPS},  # store_hdr_opt
+    144: {SOCK_OPS},  # reserve_hdr_opt
 }
 """Types of programs that may call a helper in 5.10: sock_filter_func_proto(), sock_addr_func_proto(),
 tc_cls_act_func_proto() and sock_ops_func_proto() of its net/core/filter.c, and the functions that these end in,

@@ -17,8 +17,9 @@ from isthmus.datapath.identity.manifest import MAPS
 from isthmus.datapath.services.callers import Identity, uids_of
 from isthmus.datapath.services.views import PlanNames
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.signing import Guard, Permit, SignedTo, Source
+from isthmus.model.signing import Guard, HostSource, Permit, SignedTo, Source
 
+UID, ANOTHER = "0a8f5c1e-1111-4222-8333-444455556666", "0a8f5c1e-7777-4222-8333-444455556666"
 INTERFACES = {"10.1.0.1": 11, "fd00:1::1": 11, "10.1.0.2": 12}
 REMOTE = SignedTo(ServiceName("demo/echo"), "10.2.0.1", ClusterName("c3"), 3)
 SOURCE = Source("demo/web", ("10.1.0.1", "fd00:1::1"), 7 << 16 | 300)
@@ -33,12 +34,15 @@ class World:
     def __init__(self) -> None:
         self.maps = DictMaps()
         self.interfaces = dict(INTERFACES)
+        self.groups = {UID: 9}
         self.now = 100.0
         self.target = self.another()
 
     def another(self) -> IdentityTarget:
         """The target of a process that starts now."""
-        return IdentityTarget(self.maps, lambda: dict(self.interfaces), clock=lambda: self.now)
+        return IdentityTarget(
+            self.maps, lambda: dict(self.interfaces), groups=lambda: self.groups, clock=lambda: self.now
+        )
 
     def shown(self, name: str) -> list[dict[str, Any]]:
         """A map as people see it."""
@@ -59,7 +63,8 @@ def world() -> World:
 
 
 def test_a_target_without_rows_writes_nothing(world: World) -> None:
-    for entries in (world.target.sources, world.target.signed_to, world.target.permits, world.target.guards):
+    target = world.target
+    for entries in (target.sources, target.host_sources, target.signed_to, target.permits, target.guards):
         assert done(entries.prune(())).startswith("0 entries")
     done(world.target.renew())
     assert world.target.put_keys({}, {}) == []
@@ -87,7 +92,6 @@ def test_a_pod_without_an_interface_fails_until_there_is_one(world: World) -> No
     assert len(world.shown("sources")) == 3
 
 
-UID, ANOTHER = "0a8f5c1e-1111-4222-8333-444455556666", "0a8f5c1e-7777-4222-8333-444455556666"
 OWNERS = {"10.1.0.1": Identity("demo", UID), "10.1.0.2": Identity("other", ANOTHER), "10.1.0.3": None}
 GROUPS = {
     UID: Path(f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-1.scope"),
@@ -115,6 +119,24 @@ def test_a_pod_that_gives_itself_anothers_address_leaves_that_one_its_interface(
 def test_an_address_without_a_row_yet_or_of_several_is_found_as_before() -> None:
     ends = [End(11, {"10.1.0.3", "10.1.0.4"}, [UID]), End(12, {"10.1.0.3"}, [ANOTHER])]
     assert leading(ends, OWNERS) == {"10.1.0.3": 12, "10.1.0.4": 11}
+
+
+def test_a_pod_in_the_network_of_its_node_has_an_entry_by_its_cgroup_once_that_is_there(world: World) -> None:
+    row, world.groups = HostSource("demo/host", UID, 7 << 16 | 300), {}
+    assert done(world.target.host_sources.update([row])) == {
+        "demo/host": "demo/host has no cgroup with its UID on this node"
+    }
+    assert world.gate() & codecs.HOST == 0
+    world.groups = {UID: 9}
+    assert done(world.target.host_sources.update([row])) == {}
+    assert world.shown("host_callers") == [{"cgroup": 9, "identity": 7 << 16 | 300}]
+    assert world.gate() & codecs.HOST
+    world.groups = {UID: 10}
+    done(world.target.renew())
+    assert [each["cgroup"] for each in world.shown("host_callers")] == [10]
+    assert done(world.target.host_sources.delete([row])) == {}
+    assert world.shown("host_callers") == []
+    assert world.gate() & codecs.HOST == 0
 
 
 def test_a_pod_that_has_another_interface_is_written_anew(world: World) -> None:
@@ -230,6 +252,7 @@ def test_keys_and_ranges_are_exactly_those_given(world: World) -> None:
 
 def test_all_of_it_can_be_cleared(world: World) -> None:
     done(world.target.sources.update([SOURCE]))
+    done(world.target.host_sources.update([HostSource("demo/host", UID, 7)]))
     done(world.target.signed_to.update([REMOTE]))
     done(world.target.permits.update([Permit(WEB, 6)]))
     done(world.target.guards.update([GUARD]))

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 from datapath_worlds.bpf_world import Caller, Load, World, done, group, needs_multipath, plan, programmed
-from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6
+from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6
 from datapath_worlds.signed_syn import FIN, PLAIN, PSH, RST, SYN, URG, option, packet, segment
 from labs.lab_running import PATIENCE, until
 from machine.namespaces import put, switch_on
@@ -24,10 +24,10 @@ from machine.namespaces import put, switch_on
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.namespaces import CLONE_NEWNET
 from isthmus.datapath.identity import IdentityTarget
-from isthmus.datapath.identity.interfaces import pod_interfaces
+from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.signing import Guard, Permit, SignedTo, Source
+from isthmus.model.signing import Guard, HostSource, Permit, SignedTo, Source
 
 pytestmark = pytest.mark.bpf
 
@@ -160,7 +160,7 @@ def target(node: World, linked: Datapath) -> IdentityTarget:
     links = {**dict.fromkeys(CALLERS["client"], "eth0"), **dict.fromkeys(CALLERS["other"], "p2")}
     links |= dict.fromkeys(CALLED, "p1")
     interfaces = {address: node.interface(link) for address, link in links.items()}
-    return IdentityTarget(linked.maps, lambda: interfaces)
+    return IdentityTarget(linked.maps, lambda: interfaces, groups=lambda: groups_by_uid(node.cgroup))
 
 
 @pytest.fixture
@@ -425,3 +425,103 @@ def test_the_interface_of_a_pod_is_found_by_its_address(
     target, row = linked.identity(), Source("demo/client", CALLERS["client"], IDENTITY)
     assert within(node.server, lambda: done(target.sources.update([row]))) == {}
     assert {each["interface"] for each in view.rows(linked.maps, "sources")} == {node.interface("eth0")}
+
+
+HOST_UID, OTHER_UID = "0a1b2c3d-0000-4000-8000-0000000000a1", "0a1b2c3d-0000-4000-8000-0000000000a2"
+
+
+@pytest.fixture(scope="module")
+def host(node: World) -> Caller:
+    """A pod in the network of the node."""
+    return node.call_from(node.cgroup / f"kubepods-pod{HOST_UID.replace('-', '_')}.slice/1", namespace=node.server)
+
+
+@pytest.fixture(scope="module")
+def stranger(node: World) -> Caller:
+    """Another pod in the network of the node, whose account has no number."""
+    return node.call_from(node.cgroup / f"pod{OTHER_UID}", namespace=node.server)
+
+
+@pytest.fixture
+def host_signs(guarded: IdentityTarget, host: Caller) -> IdentityTarget:
+    """The pod in the network of the node has the account that may call."""
+    assert done(guarded.host_sources.update([HostSource("demo/host", HOST_UID, IDENTITY)])) == {}
+    return guarded
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pod_in_the_network_of_its_node_is_proven_by_its_socket_and_its_syn_alone_has_the_option(
+    host_signs: IdentityTarget, host: Caller, wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    for _ in range(20):
+        assert host.tcp(family.called, PORT)["answer"]
+    assert refused(host_signs) == set()
+    others = packet(family.elsewhere, family.called, segment(family.elsewhere, 1, family.called, OPEN_PORT, 1))
+    seen = [each[40 if ":" in family.called else 20 :] for each in wire.arrives(pods["outside"], others)]
+    with_option = [each for each in seen if b"\xfd\x10\x15\x77" in each[20 : (each[12] >> 4) * 4]]
+    assert len({each[:8] for each in with_option}) == 20
+    assert all(each[13] & 0x3F == SYN for each in with_option)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pod_in_the_network_of_its_node_is_proven_for_the_backend_of_a_service(
+    linked: Datapath, host_signs: IdentityTarget, host: Caller, family: Family
+) -> None:
+    called = f"[{family.called}]:{PORT}" if ":" in family.called else f"{family.called}:{PORT}"
+    programmed(linked.target(), plan("echo", family.vip, group(called)))
+    assert host.tcp(family.vip)["answer"]
+    assert refused(host_signs) == set()
+
+
+def test_a_socket_of_ipv6_that_calls_an_address_of_ipv4_is_proven(host_signs: IdentityTarget, host: Caller) -> None:
+    assert host.tcp(f"::ffff:{CALLED[0]}", PORT)["answer"]
+    assert refused(host_signs) == set()
+
+
+@needs_multipath
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_multipath_call_from_the_network_of_the_node_is_proven(
+    host_signs: IdentityTarget, host: Caller, family: Family
+) -> None:
+    assert host.calls("mptcp", family.called, PORT)[0]["answer"]
+    assert refused(host_signs) == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pod_in_the_network_of_its_node_is_refused_where_its_account_may_not_call(
+    host_signs: IdentityTarget, host: Caller, family: Family
+) -> None:
+    assert done(host_signs.host_sources.update([HostSource("demo/host", HOST_UID, STRANGER)])) == {}
+    assert "error" in host.tcp(family.called, PORT)
+    assert refused(host_signs) == {(POLICY, STRANGER, "not-allowed")}
+    assert host.tcp(family.called, OPEN_PORT)["answer"], "another port is not guarded"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whoever_else_is_in_the_network_of_the_node_proves_nothing(
+    host_signs: IdentityTarget, stranger: Caller, family: Family
+) -> None:
+    assert "error" in stranger.tcp(family.called, PORT)
+    assert refused(host_signs) == {(POLICY, 0, "unsigned")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pod_with_an_interface_of_its_own_is_proven_there_alone(
+    host_signs: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    unsigned(host_signs, family.called)
+    assert "error" in callers["client"].tcp(family.called, PORT)
+    assert refused(host_signs) == {(POLICY, 0, "unsigned")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_socket_that_called_a_proven_address_leaves_its_next_call_elsewhere_as_it_is(
+    host_signs: IdentityTarget, host: Caller, wire: Wire, pods: dict[str, str], family: Family
+) -> None:
+    in_vain = (REFUSES6 if ":" in family.called else REFUSES).rpartition(":")[0].strip("[]")
+    done(host_signs.signed_to.delete(list(host_signs.signed_to.rows.values())))
+    assert done(host_signs.signed_to.update([SignedTo(ServiceName("demo/far"), in_vain, C3, OWN)])) == {}
+    assert host.calls("again", family.called, OPEN_PORT, first=in_vain)[0].get("answer")
+    others = packet(family.elsewhere, family.called, segment(family.elsewhere, 1, family.called, OPEN_PORT, 1))
+    seen = [each[40 if ":" in family.called else 20 :] for each in wire.arrives(pods["outside"], others)]
+    assert {(each[12] >> 4) * 4 for each in seen if each[13] & 0x3F == SYN} <= {20, 40}, "without room for an option"

@@ -14,7 +14,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Pod, Port
-from isthmus.model.signing import SignedTo, Source
+from isthmus.model.signing import HostSource, SignedTo, Source
 from isthmus.statedb import Database, Derivations
 
 C1, C2, C3 = ClusterName("c1"), ClusterName("c2"), ClusterName("c3")
@@ -27,7 +27,7 @@ class Node:
 
     def __init__(self) -> None:
         inputs = (tables.PODS, tables.IDENTITIES, tables.BACKENDS, tables.ENDPOINT_SETS, tables.CLUSTERS)
-        self.db = Database(*inputs, tables.SOURCES, tables.SIGNED_TO)
+        self.db = Database(*inputs, tables.SOURCES, tables.HOST_SOURCES, tables.SIGNED_TO)
         self.derivations = Derivations(self.db, *callers.derived(C1, "n1"))
 
     def put(self, table: Any, row: Any) -> None:
@@ -63,6 +63,10 @@ class Node:
     @property
     def sources(self) -> list[Source]:
         return list(self.db.snapshot().all(tables.SOURCES))
+
+    @property
+    def host_sources(self) -> list[HostSource]:
+        return list(self.db.snapshot().all(tables.HOST_SOURCES))
 
     @property
     def signed_to(self) -> list[SignedTo]:
@@ -167,3 +171,13 @@ def test_a_slice_of_karmada_is_signed_to_where_the_clusters_own_record_has_the_a
     endpoints = (Endpoint("10.2.0.1", (Port("http", 80),)),)
     node.put(tables.ENDPOINT_SETS, EndpointSet(ECHO, C2, "clusterset", "", endpoints))
     assert node.signed_to == [SignedTo(ECHO, "10.2.0.1", C2, 2)]
+
+
+def test_a_pod_in_the_network_of_the_node_is_known_by_its_uid(node: Node) -> None:
+    node.identity(65_800)
+    node.put(tables.PODS, structs.replace(WEB, host_network=True))
+    assert node.host_sources == [HostSource("demo/web-1", WEB.uid, 65_800)]
+    node.put(tables.PODS, structs.replace(WEB, host_network=True, node="n2"))
+    assert node.host_sources == []
+    node.put(tables.PODS, WEB)
+    assert node.host_sources == [], "one with an interface of its own"

@@ -486,6 +486,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("UNUSED-SINCE", _field("unused_since"), wide=True),
     ],
     "sources": [Column("IDENTITY", _field("identity")), Column("ADDRESSES", _all("addresses"))],
+    "host_sources": [Column("IDENTITY", _field("identity")), Column("UID", _field("uid"), wide=True)],
     "signed_to": [Column("ADDRESS", _field("address")), Column("CLUSTER", _field("cluster"))],
     "drains": [
         Column("KIND", lambda row: row["drain"].get("kind", "")),

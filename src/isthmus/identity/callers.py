@@ -1,8 +1,8 @@
-"""Derives the pods whose calls this node signs, and the addresses towards which it does: ``sources``, ``signed_to``.
+"""Derives the pods whose calls this node signs, and the addresses towards which it does.
 
-Calls of pods in the network of their node have no interface of their own to be signed on, and neither do those that
-the node's Envoy makes for a pod. Calls to an island end at its gateway, which knows the caller's cluster by its
-certificate.
+``sources`` are pods with an interface of their own, ``host_sources`` those in the network of their node, which are
+known by their cgroups; ``signed_to`` are the addresses. Calls to an island end at its gateway, which knows the caller's
+cluster by its certificate.
 
 An address is a cluster's if the cluster's own record says so. A slice in the form of Karmada's names any cluster, and
 any tenant can write one: by it, calls of others to that address would be signed for the wrong cluster, and refused.
@@ -17,21 +17,19 @@ from typing import Any
 from isthmus.model.clusters import Cluster
 from isthmus.model.identities import Identity
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import ENDED, EndpointSet
-from isthmus.model.signing import SignedTo, Source
+from isthmus.model.services import ENDED, EndpointSet, Pod
+from isthmus.model.signing import HostSource, SignedTo, Source
 from isthmus.model.sources import CLUSTERSET, KARMADA
-from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IDENTITIES, PODS, SIGNED_TO, SOURCES
+from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, HOST_SOURCES, IDENTITIES, PODS, SIGNED_TO, SOURCES
 from isthmus.statedb import Derived, Reader, on_change, unit_of
 
 
 def derived(cluster: ClusterName, node: str) -> list[Derived[Any]]:
-    """Declare both tables for a node of a cluster."""
+    """Declare the tables for a node of a cluster."""
+    of_pods: dict[Any, Any] = {PODS: unit_of("name"), IDENTITIES: partial(_pods_of, cluster=cluster)}
     return [
-        Derived(
-            SOURCES,
-            compute=partial(source, cluster=cluster, node=node),
-            reads={PODS: unit_of("name"), IDENTITIES: partial(_pods_of, cluster=cluster)},
-        ),
+        Derived(SOURCES, compute=partial(source, cluster=cluster, node=node), reads=of_pods),
+        Derived(HOST_SOURCES, compute=partial(host_source, cluster=cluster, node=node), reads=of_pods),
         Derived(
             SIGNED_TO,
             compute=signed_to,
@@ -48,12 +46,23 @@ def derived(cluster: ClusterName, node: str) -> list[Derived[Any]]:
 def source(reader: Reader, name: str, *, cluster: ClusterName, node: str) -> Iterator[Source]:
     """Yield the row of a pod of the node if its account has a number, of several the smallest."""
     pod = reader.get(PODS, name)
-    if pod is None or pod.node != node or pod.phase in ENDED or pod.host_network or not pod.addresses:
-        return
-    account = (cluster, name.partition("/")[0], pod.service_account)
-    numbers = [row.number for row in reader.by(IDENTITIES, "account", account)]
-    if numbers:
-        yield Source(pod.name, pod.addresses, min(numbers), pod.uid)
+    if pod is not None and not pod.host_network and pod.addresses and (number := _number(reader, pod, cluster, node)):
+        yield Source(pod.name, pod.addresses, number, pod.uid)
+
+
+def host_source(reader: Reader, name: str, *, cluster: ClusterName, node: str) -> Iterator[HostSource]:
+    """Yield the row of a pod in the network of the node if its account has a number."""
+    pod = reader.get(PODS, name)
+    if pod is not None and pod.host_network and pod.uid and (number := _number(reader, pod, cluster, node)):
+        yield HostSource(pod.name, pod.uid, number)
+
+
+def _number(reader: Reader, pod: Pod, cluster: ClusterName, node: str) -> int:
+    """The number of the account of a pod of the node, of several the smallest; 0 if it has none."""
+    if pod.node != node or pod.phase in ENDED:
+        return 0
+    account = (cluster, pod.name.partition("/")[0], pod.service_account)
+    return min((row.number for row in reader.by(IDENTITIES, "account", account)), default=0)
 
 
 def signed_to(reader: Reader, service: ServiceName) -> Iterator[SignedTo]:

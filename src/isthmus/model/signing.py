@@ -23,6 +23,15 @@ class Source(Struct, frozen=True, gc=False):
     """Of the pod. One that gets the name and the address of another is another row, whose interface is looked up."""
 
 
+class HostSource(Struct, frozen=True, gc=False):
+    """A pod in the network of this node, with the number of its service account. It is known by its cgroup."""
+
+    pod: str
+    """namespace/name."""
+    uid: str
+    identity: int
+
+
 class SignedTo(Struct, frozen=True, gc=False):
     """An address of a service's backend in a cluster that verifies callers: SYNs to it are signed."""
 

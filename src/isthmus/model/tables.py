@@ -55,7 +55,7 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
-from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
+from isthmus.model.signing import Guard, HostSource, Permit, Refusal, SignedTo, Source
 from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
@@ -391,6 +391,7 @@ PLANS: Final = Table[PlanKey, Plan](
 )
 
 SOURCES: Final = Table[str, Source]("sources", Source, key=attrgetter("pod"))
+HOST_SOURCES: Final = Table[str, HostSource]("host_sources", HostSource, key=attrgetter("pod"))
 SIGNED_TO: Final = Table[tuple[ServiceName, str], SignedTo](
     "signed_to", SignedTo, key=attrgetter("service", "address"), indexes={"service": Attribute("service")}
 )

@@ -89,6 +89,7 @@ class ProvingStatus(Struct, frozen=True):
     """State of the maps of signed calls and guarded ports."""
 
     sources: ReconcilerStats
+    host_sources: ReconcilerStats
     signed_to: ReconcilerStats
     permits: ReconcilerStats
     guards: ReconcilerStats
@@ -99,6 +100,7 @@ class Parts(NamedTuple):
 
     target: IdentityTarget
     sources: Reconciler[Any, Any]
+    host_sources: Reconciler[Any, Any]
     signed_to: Reconciler[Any, Any]
     permits: Reconciler[Any, Any]
     guards: Reconciler[Any, Any]
@@ -153,6 +155,7 @@ class Proving:
             return None
         return ProvingStatus(
             sources=self._parts.sources.stats(),
+            host_sources=self._parts.host_sources.stats(),
             signed_to=self._parts.signed_to.stats(),
             permits=self._parts.permits.stats(),
             guards=self._parts.guards.stats(),
@@ -180,6 +183,7 @@ class Proving:
                 Reconciler(db, table, writes, backoff=BACKOFF)
                 for table, writes in (
                     (tables.SOURCES, target.sources),
+                    (tables.HOST_SOURCES, target.host_sources),
                     (tables.SIGNED_TO, target.signed_to),
                     (tables.PERMITS, target.permits),
                     (tables.GUARDS, PermitsFirst(db, target)),
@@ -188,6 +192,7 @@ class Proving:
         )
         tasks.start("keys of signatures", partial(self._keys.run, self._put_keys, partial(peer_ids, db)))
         tasks.start("sources", parts.sources.run)
+        tasks.start("sources in the node's network", parts.host_sources.run)
         tasks.start("signed addresses", parts.signed_to.run)
         tasks.start("permits", parts.permits.run)
         tasks.start("guards", partial(self._guard, parts))

@@ -18,7 +18,7 @@ REASONS: Final[Mapping[int, RefusalReason]] = {
     6: "unreadable",
 }
 """Names by value of enum refusal_reason."""
-SIGNS, GUARDS = 1, 2
+SIGNS, GUARDS, HOST = 1, 2, 4
 """Bits of enum signing_flag."""
 AUDIT, REQUIRE = 1, 2
 """Bits of enum guard_flag."""
@@ -29,6 +29,7 @@ TCP: Final = 6
 SIGNING = Shape("signing", flags="I", identity_shift="I", began="Q", key_number="I", reserved="I")
 SOURCE_KEY = Shape("source_key", ifindex="I", address="16s")
 SOURCE = Shape("source", identity="I", ifindex="I")
+HOST_CALLER = Shape("host_caller", cgroup="Q", identity="I", reserved="I")
 SIGNED_TO_KEY = Shape("signed_to_key", address="16s")
 SIGNED_TO = Shape("signed_to", address="16s", cluster="I")
 EPOCH_KEY_ID = Shape("epoch_key_id", cluster="I", number="I")

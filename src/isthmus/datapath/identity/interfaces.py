@@ -1,4 +1,4 @@
-"""Finds the interface of the node that leads to a pod, by the pod's address."""
+"""Finds the interface of the node that leads to a pod, by the pod's address, and its cgroup, by its UID."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.namespaces import processes_by_group
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services.callers import Identities, addresses_of, uids_of
+from isthmus.datapath.services.ignored import group_id, named_groups
 from isthmus.netlink import rtnetlink
 
 
@@ -49,6 +50,11 @@ def leading(ends: Iterable[End], owners: Identities) -> dict[str, int]:
             if not (end.uids and owner is not None and owner.uid not in end.uids):
                 interfaces[address] = max(end.interface, interfaces.get(address, 0))
     return interfaces
+
+
+def groups_by_uid(cgroup: Path) -> dict[str, int]:
+    """Ids of the pods' cgroups below a cgroup, by the pods' UIDs."""
+    return {uid: number for path, uid in named_groups(cgroup) if (number := group_id(path))}
 
 
 def _namespace_id(pid: int) -> int:

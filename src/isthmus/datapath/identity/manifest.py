@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from isthmus.datapath.core.manifest import Map, Names, Row, per_entry, times
-from isthmus.datapath.core.shapes import ID, address_text
+from isthmus.datapath.core.shapes import CGROUP, ID, address_text
 from isthmus.datapath.core.shapes import text as name_text
 from isthmus.datapath.identity import codecs
 
@@ -17,6 +17,11 @@ def _source(_: Names, key: bytes, value: bytes) -> Row:
         "address": "" if raw["address"] == codecs.ANY_ADDRESS else address_text(raw["address"]),
         "identity": codecs.SOURCE.named(value)["identity"],
     }
+
+
+def _host_caller(_: Names, __: bytes, value: bytes) -> Row:
+    raw = codecs.HOST_CALLER.named(value)
+    return {"cgroup": raw["cgroup"], "identity": raw["identity"]}
 
 
 def _signed_to(names: Names, _: bytes, value: bytes) -> Row:
@@ -75,6 +80,14 @@ MAPS: Final = (
         show=per_entry(_guarded),
     ),
     Map(name="sign_keys", key=codecs.EPOCH_KEY_ID, value=codecs.EPOCH_KEY, writer="agent"),
+    Map(
+        name="host_callers",
+        key=CGROUP,
+        value=codecs.HOST_CALLER,
+        writer="agent",
+        show=per_entry(_host_caller),
+    ),
+    Map(name="host_sockets", writer="kernel", opaque=True),
     Map(name="sources", key=codecs.SOURCE_KEY, value=codecs.SOURCE, writer="agent", show=per_entry(_source)),
     Map(
         name="signed_to",

@@ -17,16 +17,16 @@ from isthmus import logs
 from isthmus.datapath.core.clock import BootTime
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.core.maps import Maps
-from isthmus.datapath.core.shapes import ID, address, port
+from isthmus.datapath.core.shapes import CGROUP, ID, address, port
 from isthmus.datapath.core.shapes import text as name_text
 from isthmus.datapath.identity import codecs
 from isthmus.datapath.identity.entries import Entries, Unresolved
-from isthmus.datapath.identity.interfaces import pod_interfaces
+from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
 from isthmus.datapath.services.callers import Identities
 from isthmus.datapath.services.codecs import PROTOCOLS
 from isthmus.model.names import ServiceName
-from isthmus.model.signing import Guard, Permit, Refusal, SignedTo, Source
-from isthmus.model.tables import GUARDS, PERMITS, SIGNED_TO, SOURCES
+from isthmus.model.signing import Guard, HostSource, Permit, Refusal, SignedTo, Source
+from isthmus.model.tables import GUARDS, HOST_SOURCES, PERMITS, SIGNED_TO, SOURCES
 
 RENEW: Final = 10.0
 """Seconds between two looks at which interfaces lead to the pods."""
@@ -50,18 +50,23 @@ log = logs.get("identity")
 
 
 class IdentityTarget:
-    """The maps of signed SYNs. ``sources``, ``signed_to``, ``permits`` and ``guards`` are targets of reconcilers."""
+    """The maps of signed SYNs, with a target of a reconciler for each kind of row.
+
+    ``interfaces`` returns the interfaces that lead to pods by address, ``groups`` the ids of pods' cgroups by UID.
+    """
 
     def __init__(
         self,
         maps: Maps,
         interfaces: Callable[[], Mapping[str, int]],
         *,
+        groups: Callable[[], Mapping[str, int]] = dict,
         shift: int = SHIFT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._maps = maps
         self._look = interfaces
+        self._look_at_groups = groups
         self._shift = shift
         self._clock = clock
         self._boot = BootTime(monotonic=clock)
@@ -77,6 +82,7 @@ class IdentityTarget:
         """Start of the epoch of a key, in ns of this clock, and the key's number; 0 without keys. Those of an earlier
         process hold until :meth:`put_keys`."""
         self.sources = Entries(maps, "sources", SOURCES.key, self._source, written=self._follow)
+        self.host_sources = Entries(maps, "host_callers", HOST_SOURCES.key, self._host_source, written=self._follow)
         self.signed_to = Entries(maps, "signed_to", SIGNED_TO.key, _signed_to, written=self._follow)
         self.permits = Entries(maps, "allowed", PERMITS.key, self._permit, written=self._follow)
         self.guards = Entries(maps, "guarded", GUARDS.key, self._guard, written=self._follow, choose=_strictest)
@@ -126,14 +132,16 @@ class IdentityTarget:
 
     async def clear(self) -> None:
         """Remove every entry: nothing is signed and nothing is guarded."""
-        for entries in (self.guards, self.signed_to, self.sources, self.permits):
+        for entries in (self.guards, self.signed_to, self.sources, self.host_sources, self.permits):
             await entries.prune(())
         self.put_keys({}, {})
         self.put_own_ranges(())
         self._make("refusals", {})
 
     async def renew(self) -> None:
-        """Write sources and guards again, by the interfaces that lead to their pods now."""
+        """Write sources and guards again, by the interfaces that lead to their pods now, and by their cgroups."""
+        if self.host_sources.rows:
+            await self.host_sources.update(list(self.host_sources.rows.values()))
         if self.sources.rows or self.guards.rows:
             await self.sources.update(list(self.sources.rows.values()))
             await self.guards.update(list(self.guards.rows.values()))
@@ -157,6 +165,12 @@ class IdentityTarget:
         value = codecs.SOURCE.pack(row.identity, interface)
         own = (codecs.ANY_ADDRESS, *map(address, row.addresses))
         return {codecs.SOURCE_KEY.pack(interface, each): value for each in own}
+
+    def _host_source(self, row: HostSource) -> dict[bytes, bytes]:
+        group = self._look_at_groups().get(row.uid)
+        if not group:
+            raise Unresolved(f"{row.pod} has no cgroup with its UID on this node")
+        return {CGROUP.pack(group): codecs.HOST_CALLER.pack(group, row.identity, 0)}
 
     def _guard(self, row: Guard) -> dict[bytes, bytes]:
         """An entry for the port, and one that says that some port of the interface is guarded."""
@@ -223,6 +237,7 @@ class IdentityTarget:
     def _renew_gate(self) -> None:
         """Make programs look where there is something, after it was written."""
         flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
+        flags |= codecs.HOST * bool(len(self.host_sources))
         value = codecs.SIGNING.pack(flags, self._shift, self._began, self._number, 0)
         current = self._gate()
         if value != current and (flags or codecs.SIGNING.named(current)["flags"]):
@@ -233,7 +248,9 @@ def identity_target(
     maps: Maps, cgroup: Path, *, shift: int = SHIFT, owners: Callable[[], Identities] = dict
 ) -> IdentityTarget:
     """The target for the pods below a cgroup."""
-    return IdentityTarget(maps, lambda: pod_interfaces(maps, cgroup, owners), shift=shift)
+    return IdentityTarget(
+        maps, lambda: pod_interfaces(maps, cgroup, owners), groups=lambda: groups_by_uid(cgroup), shift=shift
+    )
 
 
 def _entries(keys: Keys) -> dict[bytes, bytes]:

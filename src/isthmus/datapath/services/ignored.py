@@ -53,9 +53,9 @@ class IgnoredPods:
         """Yield the pods that have a cgroup, with its id; a pod may have several."""
         by_uid = {pod.uid: pod for pod in pods}
         named: set[str] = set()
-        for path, uid in _named_groups(self._cgroup):
+        for path, uid in named_groups(self._cgroup):
             named.add(uid)
-            if uid in by_uid and (number := _id(path)):
+            if uid in by_uid and (number := group_id(path)):
                 yield by_uid[uid], number
         unnamed = {address: pod for pod in pods if pod.uid not in named for address in pod.addresses}
         if unnamed:
@@ -63,11 +63,11 @@ class IgnoredPods:
                 if UID_OF_GROUP.search(str(group)):
                     continue  # another pod's, whose row is older than its address
                 for address in addresses_of(process.pid) & unnamed.keys():
-                    if number := _id(_pod_group(self._cgroup, group)):
+                    if number := group_id(_pod_group(self._cgroup, group)):
                         yield unnamed[address], number
 
 
-def _named_groups(cgroup: Path) -> Iterator[tuple[Path, str]]:
+def named_groups(cgroup: Path) -> Iterator[tuple[Path, str]]:
     """Yield the cgroups of pods below ``cgroup`` that have a UID in their names; the groups below them are not read."""
     for directory, names, _ in os.walk(cgroup):
         for name in list(names):
@@ -83,7 +83,7 @@ def _pod_group(cgroup: Path, group: Path) -> Path:
     return Path(cgroup, first, *more[:1]) if is_class else cgroup / first
 
 
-def _id(path: Path) -> int:
+def group_id(path: Path) -> int:
     """The kernel's id of a cgroup; 0 if it has ended."""
     try:
         return path.stat().st_ino
