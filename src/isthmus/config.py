@@ -178,6 +178,9 @@ class ClustersetSection(Section, frozen=True):
     agent's memory. A record counts for one of each 256 bytes at least."""
     max_identities: Annotated[int, Meta(ge=0, le=65_536)] = 16_384
     """Largest number of identities of callers accepted from one peer, if ``identity.enabled``. Each takes 0.3 kB."""
+    max_caller_addresses: Annotated[int, Meta(ge=0, le=262_144)] = 16_384
+    """Largest number of pods' addresses accepted from one peer, if ``identity.enabled``. Each takes 0.3 kB of
+    an agent's memory."""
     max_derived_services: Annotated[int, Meta(ge=0, le=100_000)] = 2_500
     """Largest number of derived Services in this cluster, for the imports of all peers. Each takes an address of the
     Service range: keep it well below that (a /20 has 4,094)."""

@@ -49,6 +49,8 @@ func read(l line) (any, error) {
 		return k, k.Unmarshal(l.Key, []byte(l.Value))
 	case "identities":
 		return readIdentity(l)
+	case "ip":
+		return readAddress(l)
 	}
 	var c cmtypes.CiliumClusterConfig
 	if err := json.Unmarshal([]byte(l.Value), &c); err != nil {

@@ -10,7 +10,7 @@ import pytest
 from machine import programs
 from msgspec import structs
 
-from isthmus.clusterset.records import endpoints, exports, identities, identity
+from isthmus.clusterset.records import addresses, endpoints, exports, identities, identity
 from isthmus.config import ClusterSection
 from isthmus.model.identities import Identity, numbers
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -134,3 +134,21 @@ def test_it_reads_our_identities_and_would_write_them_as_we_do(number: int) -> N
 @pytest.mark.parametrize("fields", [{"cluster": "c3"}, {"number": 3}, {"key": "65792"}, {"key": "x"}])
 def test_it_refuses_identities_of_another_cluster_as_we_do(fields: dict[str, Any]) -> None:
     assert not read("identities", front(), **{"key": str(numbers(2, 255)[0])} | fields)["ok"]
+
+
+def address(at: str, number: int) -> bytes:
+    return addresses.encode(at, number, namespace="demo", pod="front-0", service_account="front")
+
+
+@pytest.mark.parametrize("at", ["10.2.1.7", "fd00:2::7"])
+def test_its_watcher_of_addresses_takes_ours_for_the_number_and_no_tunnel(at: str) -> None:
+    number = numbers(2, 255)[0]
+    found = read("ip", address(at, number), key=at)
+    assert found["ok"], found
+    assert found["seen"]["entry"] == {"Address": at, "HostIP": "", "Number": number, "Pod": "demo/front-0"}
+    assert found["seen"]["record"].encode() == address(at, number), "it would write it as we do"
+
+
+@pytest.mark.parametrize("fields", [{"number": 3}, {"key": "10.2.1.8"}, {"key": "10.2.1.7/32"}])
+def test_its_watcher_of_addresses_refuses_those_of_another_cluster_as_we_do(fields: dict[str, Any]) -> None:
+    assert not read("ip", address("10.2.1.7", numbers(2, 255)[0]), **{"key": "10.2.1.7"} | fields)["ok"]

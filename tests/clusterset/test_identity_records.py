@@ -277,10 +277,12 @@ async def numbers_in(etcd: Session) -> list[str]:
 
 
 async def test_the_canary_of_identities_is_right_with_and_without_them(etcd: Session) -> None:
-    row = Record("identities", ServiceName("65836"), LABELS.encode())
-    async with publishing(etcd, WITH_IDENTITIES, row):
+    rows = Record("identities", ServiceName("65836"), LABELS.encode()), Record("ip", ServiceName("10.2.0.7"), b"{}")
+    async with publishing(etcd, WITH_IDENTITIES, *rows):
         assert await numbers_in(etcd) == ["65836"]
+        assert await etcd.get("cilium/state/ip/v1/default/10.2.0.7") is not None
         assert await etcd.get(keys.canary("identities", ClusterName("c1"))) is not None
     async with publishing(etcd, KINDS):
         assert await numbers_in(etcd) == [], "what an earlier configuration published is withdrawn"
+        assert await etcd.get("cilium/state/ip/v1/default/10.2.0.7") is None
         assert await etcd.get(keys.canary("identities", ClusterName("c1"))) is not None

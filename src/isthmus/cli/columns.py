@@ -68,6 +68,7 @@ CLUSTER_SCOPED: Final = {
     "refused_gateways",
     "trust_bundles",
     "identities",
+    "caller_addresses",
     "signed_to",
 }
 OWN_NAME: Final = {"faults", "services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
@@ -485,6 +486,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("ACCOUNT", lambda row: f"{row['namespace']}/{row['service_account']}"),
         Column("UNUSED-SINCE", _field("unused_since"), wide=True),
     ],
+    "caller_addresses": [Column("CLUSTER", _field("cluster")), Column("IDENTITY", _field("number"))],
     "sources": [Column("IDENTITY", _field("identity")), Column("ADDRESSES", _all("addresses"))],
     "host_sources": [Column("IDENTITY", _field("identity")), Column("UID", _field("uid"), wide=True)],
     "signed_to": [Column("ADDRESS", _field("address")), Column("CLUSTER", _field("cluster"))],

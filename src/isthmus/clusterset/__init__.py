@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.pki import Folder
     from isthmus.clusterset.publishing.publisher import PublisherStats
     from isthmus.clusterset.publishing.publishers import Publishers
-    from isthmus.clusterset.records import endpoints, exports, identities, refusals
+    from isthmus.clusterset.records import addresses, endpoints, exports, identities, refusals
     from isthmus.clusterset.records.signing import Signing
 else:
     __getattr__ = lazily.names(
@@ -63,6 +63,7 @@ else:
             "publishing.publisher": ("PublisherStats",),
             "publishing.publishers": ("Publishers",),
             "records": (
+                "addresses",
                 "endpoints",
                 "exports",
                 "identities",
@@ -91,6 +92,7 @@ __all__ = [
     "Signing",
     "SigningRequest",
     "Step",
+    "addresses",
     "certificates",
     "endpoints",
     "exports",

@@ -95,8 +95,7 @@ def _pods_of(reader: Reader, old: Identity | None, new: Identity | None, *, clus
     """The pods that have the account of a row, before and after the change."""
     for row in (old, new):
         if row is not None and row.cluster == cluster:
-            pods = reader.by(PODS, "namespace", row.namespace)
-            yield from (pod.name for pod in pods if pod.service_account == row.service_account)
+            yield from (pod.name for pod in reader.by(PODS, "account", (row.namespace, row.service_account)))
 
 
 def _services_of(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[Hashable]:

@@ -4,7 +4,7 @@ The service record of an export is computed from the exported Service's own Endp
 derived Service has everywhere, and only for ports on which the clusterset agrees. A Service that asks for it by
 annotation (Cilium's global services) is published under its own name. So is one that only a MultiClusterService of
 Karmada claims, for Services that one claims: whoever owns it has not consented to more. Rows of peers are never read
-here. With ``identities``, the numbers of the own cluster's accounts are published, too.
+here. With ``identities``, the numbers of the own cluster's accounts and the addresses of their pods are published, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from isthmus.clusterset import endpoints, exports, identities
+from isthmus.clusterset import addresses, endpoints, exports, identities
 from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, sharing_changed
 from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.addresses import reserved
@@ -22,12 +22,14 @@ from isthmus.model.identities import Identity
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
-from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Service, is_global
+from isthmus.model.services import ENDED, Endpoint, EndpointSet, Export, Pod, Port, Service, is_global
 from isthmus.model.sources import KUBERNETES, is_peer
-from isthmus.model.tables import ENDPOINT_SETS, IDENTITIES, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
+from isthmus.model.tables import ENDPOINT_SETS, IDENTITIES, MERGED, NAMESPACES, OWN_EXPORTS, PODS, RECORDS, SERVICES
 from isthmus.statedb import Affected, Derived, Reader, on_change, through, unit_of
 
 Unit = tuple[str, ServiceName]
+OF_POD = ("addresses", "phase", "service_account")
+"""Fields of a pod in the records of its addresses."""
 
 
 class Publisher(NamedTuple):
@@ -48,6 +50,8 @@ def derived(
         kind, name = unit
         if kind == "identities":
             return identity_record(reader, name, cluster)
+        if kind == "ip":
+            return address_record(reader, name, cluster)
         return export_record(reader, name) if kind == "serviceexports" else service_record(reader, name, publisher)
 
     def of_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[Hashable]:
@@ -67,7 +71,11 @@ def derived(
             ),
             MERGED: unit_of(lambda row: ("services", derived_name(row.name))),
             ENDPOINT_SETS: of_endpoints,
-            **({IDENTITIES: _of_identity(cluster)} if with_identities else {}),
+            **(
+                {IDENTITIES: on_change(("service_account",), _of_identity(cluster)), PODS: on_change(OF_POD, _of_pod)}
+                if with_identities
+                else {}
+            ),
         },
         # Complete when the own API server is: clusters that waited for each other's records would never begin.
         awaits=lambda source: not is_peer(source),
@@ -86,6 +94,22 @@ def identity_record(reader: Reader, name: ServiceName, cluster: ClusterName) -> 
     row = reader.get(IDENTITIES, (cluster, identities.parse(name)))
     if row is not None:
         yield Record("identities", name, identities.encode(row))
+
+
+def address_record(reader: Reader, address: ServiceName, cluster: ClusterName) -> Iterator[Record]:
+    """The record of a pod's address, if its account has a number, of several the smallest.
+
+    None while pods of two accounts have the address: a deleted one that has not ended yet, and its successor.
+    """
+    pods = [pod for pod in reader.by(PODS, "address", address) if not pod.host_network and pod.phase not in ENDED]
+    accounts = {(split(ServiceName(pod.name))[0], pod.service_account) for pod in pods}
+    if len(accounts) != 1 or reserved(address):
+        return
+    (account,) = accounts
+    if known := reader.by(IDENTITIES, "account", (cluster, *account)):
+        number, name = min(row.number for row in known), min(pod.name for pod in pods).partition("/")[2]
+        value = addresses.encode(address, number, namespace=account[0], pod=name, service_account=account[1])
+        yield Record("ip", address, value)
 
 
 def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> Iterator[Record]:
@@ -170,8 +194,16 @@ def _of_identity(cluster: ClusterName) -> Affected:
         row = new or old
         if row is not None and row.cluster == cluster:
             yield ("identities", ServiceName(str(row.number)))
+            for pod in reader.by(PODS, "account", (row.namespace, row.service_account)):
+                yield from (("ip", ServiceName(address)) for address in pod.addresses)
 
     return affected
+
+
+def _of_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[Hashable]:
+    for pod in (old, new):
+        if pod is not None and not pod.host_network:
+            yield from (("ip", ServiceName(address)) for address in pod.addresses)
 
 
 def _of_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[Hashable]:

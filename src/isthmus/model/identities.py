@@ -39,3 +39,11 @@ class Identity(Struct, frozen=True, gc=False, kw_only=True):
     service_account: str
     unused_since: str = ""
     """Time since which no pod has the account, RFC 3339; empty while one has. Only in the own cluster's rows."""
+
+
+class CallerAddress(Struct, frozen=True, gc=False):
+    """Input row: an address of another cluster's pod and the number of its account, from the cluster's record."""
+
+    cluster: ClusterName
+    address: str
+    number: int

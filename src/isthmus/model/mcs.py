@@ -60,7 +60,7 @@ class OverQuota(Struct, frozen=True, gc=False):
     limit: int
 
 
-RecordKind = Literal["serviceexports", "services", "endpointslices", "identities"]
+RecordKind = Literal["serviceexports", "services", "endpointslices", "identities", "ip"]
 
 RefusalOfRecord = Literal["NamespaceNotAllowed", "AddressNotAllowed", "QuotaExceeded", "Invalid"]
 """Reasons for refusing a peer's record."""

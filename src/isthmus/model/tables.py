@@ -21,7 +21,7 @@ from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
 from isthmus.model.export_policies import AllowedCallers, ExcessPolicy, ExportPolicy
-from isthmus.model.identities import Identity
+from isthmus.model.identities import CallerAddress, Identity
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, RefusedGateway, TrustBundle
 from isthmus.model.l4_routes import L4Route, L4RouteKey, RoutedPort
 from isthmus.model.links import Link
@@ -172,7 +172,14 @@ CLUSTERS: Final = Table[ClusterName, Cluster](
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=attrgetter("name"))
 NODES: Final = Table[str, Node]("nodes", Node, key=attrgetter("name"), indexes={"address": attrgetter("addresses")})
 PODS: Final = Table[str, Pod](
-    "pods", Pod, key=attrgetter("name"), indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
+    "pods",
+    Pod,
+    key=attrgetter("name"),
+    indexes={
+        "namespace": lambda row: (row.name.partition("/")[0],),
+        "account": lambda row: ((row.name.partition("/")[0], row.service_account),),
+        "address": attrgetter("addresses"),
+    },
 )
 
 IDENTITIES: Final = Table[tuple[ClusterName, int], Identity](
@@ -183,6 +190,13 @@ IDENTITIES: Final = Table[tuple[ClusterName, int], Identity](
         "cluster": Attribute("cluster"),
         "account": lambda row: ((row.cluster, row.namespace, row.service_account),),
     },
+)
+
+CALLER_ADDRESSES: Final = Table[tuple[ClusterName, str], CallerAddress](
+    "caller_addresses",
+    CallerAddress,
+    key=attrgetter("cluster", "address"),
+    indexes={"cluster": Attribute("cluster"), "address": Attribute("address")},
 )
 
 IDENTITY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](

@@ -205,7 +205,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
 
 def kinds(config: Config) -> tuple[RecordKind, ...]:
     """Return the kinds of peers' records that are followed."""
-    return (*KINDS, "identities") if config.identity.enabled else KINDS
+    return (*KINDS, "identities", "ip") if config.identity.enabled else KINDS
 
 
 def more_names(config: Config) -> dns.More:

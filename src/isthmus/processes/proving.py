@@ -47,6 +47,7 @@ from isthmus.statedb import (
 KUBERNETES: Final = ("identities", "export_policies", "export_marks")
 TABLES: Final[tuple[AnyTable, ...]] = (
     tables.IDENTITIES,
+    tables.CALLER_ADDRESSES,
     tables.EXPORT_POLICIES,
     tables.EXPORT_MARKS,
     tables.CALLER_REFUSALS,

@@ -24,7 +24,7 @@ from isthmus.clusterset.records import decoding, identity
 from isthmus.clusterset.records.forms import Forms
 from isthmus.clusterset.records.identity import ClusterConfig, Description
 from isthmus.model import chunked
-from isthmus.model.identities import Identity
+from isthmus.model.identities import CallerAddress, Identity
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
@@ -57,7 +57,19 @@ class _Identities(Struct, frozen=True):
     description: Description = Description()
 
 
-_files: Final[dict[RecordKind, Any]] = {"serviceexports": _Exports, "services": _Services, "identities": _Identities}
+class _Addresses(Struct, frozen=True):
+    cluster: ClusterName
+    config: ClusterConfig
+    rows: tuple[CallerAddress, ...]
+    description: Description = Description()
+
+
+_files: Final[dict[RecordKind, Any]] = {
+    "serviceexports": _Exports,
+    "services": _Services,
+    "identities": _Identities,
+    "ip": _Addresses,
+}
 _decoders: Final = {kind: msgspec.json.Decoder(file) for kind, file in _files.items()}
 _encoder = msgspec.json.Encoder(enc_hook=chunked.plain)
 
@@ -201,7 +213,8 @@ class Memory:
         # Not saved: the mirror's view of the peer, which is read again on the first contact.
         kept = structs.replace(description or Description(), away="", silent="")
         self._unsaved[kind] = config, kept
-        self._news.set()
+        if kind != "ip":  # a row for each pod: saved with the other kinds, or after touch_every
+            self._news.set()
 
     def forget(self) -> None:
         """Delete the saved state: the peer has left, or is refused or distrusted."""

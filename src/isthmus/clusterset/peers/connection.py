@@ -57,7 +57,8 @@ class Connection:
 
     def __init__(self, context: Context, peer: Peer, awaited: Awaited) -> None:
         self._db = context.db
-        self._pace = Pace(context.section.peer_rate)
+        self._rate = context.section.peer_rate
+        self._pace = Pace(self._rate)
         self._timings = context.timings
         self._own = context.ids.own
         self._limits = context.limits
@@ -221,10 +222,12 @@ class Connection:
             return
         cached, admission = capabilities.cached, self.known.admission()
         quota = self.known.quotas[kind]
-        limits = self._limits._replace(size=min(self._limits.size, quota.listed_bytes))
+        limits, pace = self._limits._replace(size=min(self._limits.size, quota.listed_bytes)), self._pace
+        if kind in record_forms.OPTIONAL:  # numerous; services do not wait for them
+            limits, pace = limits._replace(keys=max(limits.keys, quota.room)), Pace(self._rate)
         records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=limits)
         canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
-        store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=self._pace)
+        store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=pace)
         sink = sinks.RecordSink(
             self._db,
             self.known.forms[kind],

@@ -16,7 +16,7 @@ from isthmus.reflector import Transient
 from isthmus.statedb import NotPruned, Table
 
 KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
-WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, "identities")
+WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, "identities", "ip")
 """Kinds that are published and mirrored if ``identity.enabled``."""
 
 

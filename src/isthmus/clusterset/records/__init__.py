@@ -5,6 +5,7 @@ identity             a cluster's configuration and description, and the allocati
 signing              a description's key of signatures
 exports, endpoints   values of both kinds of records
 identities           values of identity records, in Cilium's layout
+addresses            values of address records, in Cilium's layout
 forms                how a record of each kind is decoded, checked and stored as rows
 admission, quotas    what a peer may publish, and how much of it
 refusals             what a cluster publishes about the records that it does not take

@@ -45,12 +45,15 @@ class Admission(Struct, frozen=True, kw_only=True):
 
     def check_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Raise RecordError if an endpoint's address is outside the peer's pod ranges."""
-        if not self.pod_ranges:
-            return
-        for endpoint in endpoints:
-            if not range_of(endpoint.address, self.pod_ranges):
-                message = f"{endpoint.address} is in none of the pod ranges that {self.cluster} declared"
-                raise RecordError(message, "AddressNotAllowed")
+        if self.pod_ranges:
+            for endpoint in endpoints:
+                self.check_address(endpoint.address)
+
+    def check_address(self, address: str) -> None:
+        """Raise RecordError if an address is outside the peer's pod ranges."""
+        if self.pod_ranges and not range_of(address, self.pod_ranges):
+            message = f"{address} is in none of the pod ranges that {self.cluster} declared"
+            raise RecordError(message, "AddressNotAllowed")
 
 
 @lru_cache(4096)

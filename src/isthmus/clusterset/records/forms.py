@@ -11,15 +11,15 @@ from msgspec import Struct, structs
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError
-from isthmus.clusterset.records import decoding, endpoints, exports, identities, keys, quotas
+from isthmus.clusterset.records import addresses, decoding, endpoints, exports, identities, keys, quotas
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.quotas import Size
-from isthmus.model.identities import Identity
+from isthmus.model.identities import CallerAddress, Identity
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Import, Port
 from isthmus.model.sources import CLUSTERSET
-from isthmus.model.tables import ENDPOINT_SETS, EXPORTS, IDENTITIES, IMPORTS
+from isthmus.model.tables import CALLER_ADDRESSES, ENDPOINT_SETS, EXPORTS, IDENTITIES, IMPORTS
 from isthmus.statedb import Reader, Table, WriteTxn
 
 
@@ -71,6 +71,16 @@ def _identity(value: bytes, admission: Admission, cluster_id: int, name: Service
     return Decoded(row, Size(1 + len(value) // quotas.IDENTITY_BYTES if row is not None else 0))
 
 
+def _caller_address(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
+    admission.check_address(name)
+    row = addresses.decode(value, cluster=admission.cluster, cluster_id=cluster_id, address=name, most=admission.most)
+    return Decoded(row, Size(1 + len(value) // quotas.ADDRESS_BYTES if row is not None else 0))
+
+
+def _address(key: str) -> ServiceName:
+    return ServiceName(addresses.parse(key))
+
+
 def _number(key: str) -> ServiceName:
     identities.parse(key)
     return ServiceName(key)
@@ -90,13 +100,16 @@ def _first_endpoints(row: EndpointSet, units: int, whole: int) -> EndpointSet | 
     return structs.replace(row, endpoints=tuple(islice(row.endpoints, number))) if number else None
 
 
-def admitted(row: Export | EndpointSet | Identity | Any, admission: Admission) -> bool:
+def admitted(row: Export | EndpointSet | Identity | CallerAddress | Any, admission: Admission) -> bool:
     """True if a row from an earlier process is within all bounds and the peer's current file permits it."""
     try:
         if isinstance(row, EndpointSet):
             admission.check_name(row.service)
             _check_endpoints(row.endpoints)
             admission.check_endpoints(row.endpoints)
+            return True
+        if isinstance(row, CallerAddress):
+            admission.check_address(decoding.address(row.address))
             return True
         if isinstance(row, Identity) or "/" not in row.name:
             return True  # it names no service, and callers of any namespace may call
@@ -160,9 +173,18 @@ ROWS: Final[Forms] = {
         usage=lambda row: (str(row.number), 1),
         parse=_number,
     ),
+    "ip": Form(
+        CALLER_ADDRESSES,
+        _caller_address,
+        key=lambda cluster, name: (cluster, name),
+        rows=lambda reader, cluster: reader.by(CALLER_ADDRESSES, "cluster", cluster),
+        part=lambda row, units, whole: None,
+        usage=lambda row: (row.address, 1),
+        parse=_address,
+    ),
 }
-"""Records stored as the rows from which imports and plans are computed, and identities of callers."""
-OPTIONAL: Final[frozenset[RecordKind]] = frozenset({"identities"})
+"""Records stored as the rows from which imports and plans are computed, and identities and addresses of callers."""
+OPTIONAL: Final[frozenset[RecordKind]] = frozenset({"identities", "ip"})
 """Kinds without which a peer is usable: not every mirror copies them."""
 
 

@@ -14,15 +14,17 @@ from isthmus.model.names import ClusterName, ServiceName
 
 HEARTBEAT: Final = "cilium/.heartbeat"
 SILENT_KINDS: Final = ("nodes", "identities", "ip", "endpointslices")
-"""Kinds that we publish no records of, identities only unless enabled. Cilium's readers wait for their canaries."""
+"""Kinds without records of ours, identities and ip unless enabled. Cilium's readers wait for their canaries."""
 
 _LABEL = r"(?!-)[-a-z0-9]{1,63}(?<!-)"
 """The syntax of ``model.names.LABEL`` without a group: the group made matching 1.5 times as slow."""
 _NAME: Final = Syntax(rf"{_LABEL}/{_LABEL}", most=63 + len("/") + 63, meaning="<namespace>/<name>")
 
 
-_ID: Final = {"identities": "id/"}
-"""What Cilium has between the prefix of a kind and the keys of records: in place of the cluster, and after a copy's."""
+_STATE: Final = {"identities": "id/", "ip": "default/"}
+"""What Cilium has between the prefix of a kind and the keys of records, in place of the cluster."""
+_COPY: Final = {"identities": "id/"}
+"""What it has after the cluster in the keys of copies."""
 
 
 def base(kind: str, *, cached: bool = False) -> str:
@@ -31,10 +33,10 @@ def base(kind: str, *, cached: bool = False) -> str:
 
 
 def prefix(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:
-    """Key prefix of the records of one cluster and kind. That of identities names the cluster in copies alone."""
-    if kind in _ID:
-        return f"{base(kind, cached=cached)}/{f'{cluster}/' if cached else ''}{_ID[kind]}"
-    return f"{base(kind, cached=cached)}/{cluster}/"
+    """Key prefix of the records of one cluster and kind. Those of callers name the cluster in copies alone."""
+    if cached:
+        return f"{base(kind, cached=True)}/{cluster}/{_COPY.get(kind, '')}"
+    return f"{base(kind)}/{_STATE.get(kind, f'{cluster}/')}"
 
 
 def copy(kind: str, cluster: ClusterName, name: ServiceName) -> str:

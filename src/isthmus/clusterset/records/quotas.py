@@ -25,6 +25,8 @@ EXPORT_BYTES: Final = 2_048
 """Bytes of an export record that count as one unit: its ports, labels and annotations."""
 IDENTITY_BYTES: Final = 4_096
 """Bytes of an identity record that count as one identity: Cilium's have all labels of a pod."""
+ADDRESS_BYTES: Final = 1_024
+"""Bytes of an address record that count as one address: Cilium's have the named ports of a pod."""
 LISTED: Final = 4
 """Memory limit of a list, as a multiple of the admissible bytes: a list also holds records admitted before."""
 
@@ -44,6 +46,9 @@ def of_kind(kind: RecordKind, section: ClustersetSection) -> Quota:
     if kind == "identities":
         option, listed = "clusterset.max_identities", LISTED * IDENTITY_BYTES
         return Quota(section.max_identities, unit="identities", option=option, listed=listed)
+    if kind == "ip":
+        option, listed = "clusterset.max_caller_addresses", LISTED * ADDRESS_BYTES
+        return Quota(section.max_caller_addresses, unit="addresses", option=option, listed=listed)
     return Quota(
         section.max_endpoints,
         unit="endpoints",
