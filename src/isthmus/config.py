@@ -339,6 +339,9 @@ class IdentitySection(Section, frozen=True):
     secret: str = "isthmus-pair-keys"
     """Name of a Secret in ``kubernetes.namespace`` whose files are written into ``directory`` as soon as they change.
     Empty leaves the directory to others."""
+    rotation: Seconds = 90 * 86_400.0
+    """Seconds after which ``isthmus keys`` makes another X25519 pair, which is used three days later. 0 waits for a
+    request."""
 
 
 class DnsSection(Section, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.records import decoding, endpoints, exports, identity, keys
-from isthmus.clusterset.records.signing import Signing
+from isthmus.clusterset.records.signing import Next, Signing
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
 
@@ -354,6 +354,8 @@ def test_a_gateway_is_a_name_or_an_address_and_a_port(gateway: str, taken: bool)
 
 
 PUBLIC_KEY = base64.b64encode(bytes(range(32))).decode()
+NEXT_KEY = base64.b64encode(bytes(range(1, 33))).decode()
+NEXT = {"key": NEXT_KEY, "day": 20_787}
 
 
 @pytest.mark.parametrize(
@@ -371,6 +373,14 @@ PUBLIC_KEY = base64.b64encode(bytes(range(32))).decode()
         ({"key": base64.b64encode((1).to_bytes(32, "little")).decode(), "verifies": True}, Signing("", True)),
         ({"key": 5, "verifies": True}, Signing()),
         ({"key": PUBLIC_KEY, "verifies": "yes"}, Signing()),
+        ({"key": PUBLIC_KEY, "next": NEXT | {"new": 1}}, Signing(PUBLIC_KEY, next=Next(NEXT_KEY, 20_787))),
+        ({"key": PUBLIC_KEY, "next": NEXT | {"key": "?" * 44}}, Signing(PUBLIC_KEY)),
+        ({"key": PUBLIC_KEY, "next": NEXT | {"key": base64.b64encode(bytes(32)).decode()}}, Signing(PUBLIC_KEY)),
+        ({"key": PUBLIC_KEY, "next": NEXT | {"day": -1}}, Signing(PUBLIC_KEY)),
+        ({"key": PUBLIC_KEY, "next": NEXT | {"day": 10**9}}, Signing(PUBLIC_KEY)),
+        ({"key": PUBLIC_KEY, "next": {"key": PUBLIC_KEY}}, Signing(PUBLIC_KEY)),
+        ({"key": PUBLIC_KEY, "next": "soon"}, Signing(PUBLIC_KEY)),
+        ({"next": NEXT, "verifies": True}, Signing("", True)),
         ("x", Signing()),
         (None, Signing()),
         ([{"key": PUBLIC_KEY}], Signing()),

@@ -6,6 +6,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from msgspec.structs import replace
 from isthmus.datapath import Datapath
 from isthmus.datapath.identity import IdentityTarget
 from isthmus.datapath.identity.target import SHIFT_511
+from isthmus.identity import pairs, schedule
+from isthmus.identity.epoch_keys import EpochKeys
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard, Permit, SignedTo, Source
 
@@ -404,6 +407,31 @@ def test_a_rotation_of_keys_loses_no_call(
             _, sent = leave(syn(CALLER, CALLED))
             assert guarding.put_keys(sign, verify, number=epoch % 256) == []
             assert enter(sent) == (PASS, sent)
+
+
+def test_a_rotation_of_the_clusters_own_pairs_loses_no_call(
+    signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun
+) -> None:
+    """Both announce another pair on one day, and their nodes go on to it at one midnight, by clocks a minute apart."""
+    caller, called = ClusterName("c7"), ClusterName("c3")
+    announced = 1_795_780_800.0
+    private = {name: schedule.new(announced).begun(announced) for name in (caller, called)}
+    midnight = private[called].day * 86_400.0
+    nodes = {}
+    for own, peer, now in ((caller, called, midnight - 86_400), (called, caller, midnight - 60)):  # written days apart
+        nodes[own] = made = EpochKeys()
+        made.update({peer: pairs.encode(pairs.pair(private[own], private[peer].public(), own=own, peer=peer, now=now))})
+    seen = set()
+    for minute, skew in product(range(-3, 4), (-60, 0, 60)):
+        now = midnight + 60 * minute
+        sign = nodes[caller].current(now + skew, {called: OWN})
+        verify = nodes[called].current(now, {caller: CLUSTER})
+        assert signing.put_keys(sign.sign, {}, number=sign.epoch % 256) == []
+        _, sent = leave(syn(CALLER, CALLED))
+        assert guarding.put_keys({}, verify.verify, number=verify.epoch % 256) == []
+        assert enter(sent) == (PASS, sent)
+        seen.add(sent[-8:])
+    assert len(seen) == 9, "a key for each epoch"
 
 
 def test_in_a_clusterset_of_511_the_clusters_id_has_nine_bits(datapath: Datapath, enter: TestRun) -> None:

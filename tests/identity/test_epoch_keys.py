@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from isthmus.identity import keys, pairs
 from isthmus.identity.epoch_keys import EpochKeys, KeySet
+from isthmus.identity.schedule import Schedule
 from isthmus.model.names import ClusterName
 
 C1, C2, C3 = ClusterName("c1"), ClusterName("c2"), ClusterName("c3")
@@ -21,7 +22,8 @@ NOW = st.floats(DAY, 4e9)
 
 
 def file(own: ClusterName, peer: ClusterName, now: float = NOON) -> bytes:
-    return pairs.encode(pairs.pair(PRIVATE[own], keys.public_key(PRIVATE[peer]), own=own, peer=peer, now=now))
+    private, public = Schedule(key=PRIVATE[own]), Schedule(key=PRIVATE[peer]).public()
+    return pairs.encode(pairs.pair(private, public, own=own, peer=peer, now=now))
 
 
 def with_secrets(send: dict[str, str]) -> bytes:

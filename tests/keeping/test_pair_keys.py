@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ from clusters.kube_apiserver import KubeApiServer
 from msgspec import structs
 from peers.etcd_server import EtcdServer
 
-from isthmus.clusterset import Keeper, PkiError
+from isthmus.clusterset import AUTHORITY_ROTATION, Keeper, PkiError
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records import keys as etcd_keys
 from isthmus.config import ClusterSection, Config, EtcdSection, IdentitySection, KeysSection, KubernetesSection
 from isthmus.etcd import Session, binary
 from isthmus.identity import keys, pairs
 from isthmus.identity.epoch_keys import KeySet
-from isthmus.kube.objects.core import SECRET
+from isthmus.kube.objects.core import CONFIG_MAP, SECRET
 from isthmus.model.names import ClusterName
 from isthmus.processes import pair_keys
-from isthmus.processes.pair_keys import NodeKeys, PairKeys
+from isthmus.processes.pair_keys import NodeKeys, OwnPair, PairKeys
 from isthmus.sources import secret_files
 
 pytestmark = pytest.mark.kube
@@ -50,8 +51,9 @@ class Signing:
             identity=IdentitySection(enabled=True, directory=str(kept.folder / "pairs-of-node")),
         )
         home = kept.home(name)
+        self.own_pair = OwnPair(every=90 * DAY, now=lambda: self.now)
         self.keeper = Keeper(
-            kept.client, home, KeysSection(), namespace=kept.namespace, also=pair_keys.ensure, timings=QUICK
+            kept.client, home, KeysSection(), namespace=kept.namespace, also=self.own_pair.ensure, timings=QUICK
         )
         self.pairs = self.process()
 
@@ -231,6 +233,39 @@ async def test_a_private_key_that_is_taken_out_of_the_secret_of_keys_is_replaced
         await each.pairs.look()
     number, key = signed(await first.node(), 2)
     assert (await second.node()).verify[1, number] == key
+
+
+async def test_another_pair_that_is_requested_is_used_by_both_clusters_from_the_same_midnight(
+    clusters: tuple[Signing, Signing],
+) -> None:
+    first, second = clusters
+    body = {"data": {"signing": f"{datetime.fromtimestamp(NOON + 60, UTC):%Y-%m-%dT%H:%M:%SZ}"}}
+    await first.kept.admin.apply(CONFIG_MAP, first.kept.namespace, AUTHORITY_ROTATION, body, field_manager="kubectl")
+    assert await first.keeper.look() == [], "its time has not come"
+    await second.pairs.look()
+    changes = []
+    for hours in range(1, 97):
+        first.now = second.now = NOON + 3600 * hours + 100
+        for each in clusters:
+            if files := await each.keeper.look():
+                changes.append((each.name, hours, files))
+                await each.publish()
+        await first.pairs.look()
+        number, key = signed(await first.node(), 2)
+        assert (await second.node()).verify[1, number] == key, "the peer has not read it anew yet"
+        await second.pairs.look()
+        assert (await second.node()).verify[1, number] == key
+    files = ["signing.key", "signing.pub", "isthmus-etcd-operator"]
+    assert changes == [("c1", 1, files), ("c1", 84, files)], "made at once, used after 60 hours, and alone a day later"
+    assert first.own_pair.sentence() == "one pair"
+
+
+async def test_a_request_without_a_time_is_one_problem_and_rotates_nothing(clusters: tuple[Signing, Signing]) -> None:
+    first, _ = clusters
+    body = {"data": {"signing": "soon"}}
+    await first.kept.admin.apply(CONFIG_MAP, first.kept.namespace, AUTHORITY_ROTATION, body, field_manager="kubectl")
+    assert await first.keeper.look() == []
+    assert "isthmus-authority-rotation, data.signing: " in first.own_pair.problem
 
 
 async def test_a_private_key_that_is_none_is_one_problem_and_holds_up_no_other_key(

@@ -14,8 +14,9 @@ import yaml
 import isthmus
 from isthmus import statefile
 from isthmus.config import Config, IdentitySection
-from isthmus.identity import keys, pairs
+from isthmus.identity import pairs
 from isthmus.identity.epoch_keys import KeySet
+from isthmus.identity.schedule import Schedule
 from isthmus.model.names import ClusterName
 from isthmus.processes.pair_keys import NodeKeys
 
@@ -26,8 +27,8 @@ NOON = 1_795_780_800.0
 
 
 def file(peer: str) -> bytes:
-    public = keys.public_key(bytes([IDS[ClusterName(peer)]]) * 32)
-    return pairs.encode(pairs.pair(OWN, public, own="c1", peer=peer, now=NOON))
+    public = Schedule(key=bytes([IDS[ClusterName(peer)]]) * 32).public()
+    return pairs.encode(pairs.pair(Schedule(key=OWN), public, own="c1", peer=peer, now=NOON))
 
 
 def signed_to(current: KeySet) -> set[int]:

@@ -217,7 +217,8 @@ def _gateway(cluster: Cluster) -> config.GatewaySection:
 
 def _identity(cluster: Cluster, **keys: str) -> config.IdentitySection:
     """Nothing without the option, so that the file has no section and the previous release can read it."""
-    return config.IdentitySection(enabled=True, **keys) if cluster.lab.identity else config.IdentitySection()
+    section = config.IdentitySection(enabled=cluster.lab.identity)
+    return structs.replace(section, **keys) if cluster.lab.identity else section
 
 
 def _proxy(node: Node, envoy: str) -> config.ProxySection:

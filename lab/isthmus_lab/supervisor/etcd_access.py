@@ -7,7 +7,6 @@ the same etcd: its user is ``apiserver``, by the name in its certificate, with a
 
 from __future__ import annotations
 
-import base64
 import secrets
 import time
 from pathlib import Path
@@ -15,8 +14,7 @@ from typing import Final
 
 from isthmus import config
 from isthmus.clusterset import PUBLIC_KEY, Folder, peers, remote_user
-from isthmus.identity import keys as signing
-from isthmus.identity import pairs
+from isthmus.identity import pairs, schedule
 from isthmus.model.names import ClusterName, etcd_name
 from isthmus_lab.layout import Cluster, Lab
 
@@ -66,13 +64,13 @@ def _share_secrets(lab: Lab) -> None:
 
     On a real cluster ``isthmus keys`` does it, and writes those of later days in time.
     """
-    own = {cluster.name: signing.new_private_key() for cluster in lab.clusters}
+    own = {cluster.name: schedule.new(time.time()) for cluster in lab.clusters}
     for cluster in lab.clusters:
-        folder(cluster).save(PUBLIC_KEY, base64.b64encode(signing.public_key(own[cluster.name])))
+        folder(cluster).save(PUBLIC_KEY, schedule.encode(own[cluster.name].public()))
         pairs_of(cluster).mkdir(parents=True, exist_ok=True, mode=0o700)
         for peer in lab.clusters:
             if peer is not cluster:
-                public = signing.public_key(own[peer.name])
+                public = own[peer.name].public()
                 shared = pairs.pair(own[cluster.name], public, own=cluster.name, peer=peer.name, now=time.time())
                 (pairs_of(cluster) / peer.name).write_bytes(pairs.encode(shared))
 

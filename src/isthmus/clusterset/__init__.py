@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.publishing.publisher import PublisherStats
     from isthmus.clusterset.publishing.publishers import Publishers
     from isthmus.clusterset.records import addresses, endpoints, exports, identities, refusals
-    from isthmus.clusterset.records.signing import Signing
+    from isthmus.clusterset.records.signing import Next, Signing
 else:
     __getattr__ = lazily.names(
         __name__,
@@ -69,7 +69,7 @@ else:
                 "identities",
                 "refusals",
             ),
-            "records.signing": ("Signing",),
+            "records.signing": ("Next", "Signing"),
         },
     )
 
@@ -83,6 +83,7 @@ __all__ = [
     "JoinError",
     "Keeper",
     "Mirror",
+    "Next",
     "OwnCluster",
     "PeerStats",
     "PkiError",

@@ -9,7 +9,7 @@
                               name for a user, so each opens exactly what that user may (local: of the agents)
     node.crt  gateway.crt     of nodes that call other islands, and of gateways; both as identities of SPIFFE
     admin.crt  peer.crt       of `isthmus clusters …` and of peers: without a user, they open nothing by themselves
-    signing.key  signing.pub  X25519 pair, from which keys of signatures of callers follow; base64 (docs/identity.md)
+    signing.key  signing.pub  X25519 pairs, from which keys of signatures of callers follow (docs/identity.md)
     <user>.password           root, operator, mirror, local, and remote-<peer> of each peer that joined by a token
 
 The folder is its owner's only, and so is each file. Files are replaced whole.

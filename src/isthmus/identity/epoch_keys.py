@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from isthmus.identity import keys, pairs
 from isthmus.identity.pairs import Pair
+from isthmus.identity.schedule import Schedule
 from isthmus.model.names import ClusterName
 
 NO_FILES: Final[Mapping[str, str]] = {}
@@ -60,9 +61,9 @@ class EpochKeys:
         kept = {name: pair for name, pair in self._pairs.items() if name in self._unusable}
         self._pairs = kept | decoded
 
-    def peer_keys(self) -> dict[ClusterName, bytes]:
+    def peer_keys(self) -> dict[ClusterName, Schedule]:
         """Public keys of the peers whose secrets are known."""
-        return {name: pair.peer_key for name, pair in self._pairs.items()}
+        return {name: pair.peer for name, pair in self._pairs.items()}
 
     def current(self, now: float, ids: Mapping[ClusterName, int]) -> KeySet:
         """Keys at a Unix time, of the peers whose ids are given; a peer without secrets of the day has none."""

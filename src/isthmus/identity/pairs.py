@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from isthmus import bounds
 from isthmus.identity import keys
+from isthmus.identity.schedule import Schedule
 
 MAX_DAYS: Final = 16
 """Days that are read of a file; four are written."""
@@ -31,6 +32,15 @@ class Pair(Struct, frozen=True, gc=False, kw_only=True):
     """Secrets of calls to the peer, by day since 1970 in UTC."""
     receive: dict[int, bytes]
     """Secrets of calls from the peer."""
+    peer_next: bytes = b""
+    """The peer's next public key, kept likewise; empty if it published none."""
+    peer_day: int = 0
+    """Day from which that one is used."""
+
+    @property
+    def peer(self) -> Schedule:
+        """The peer's public keys."""
+        return Schedule(key=self.peer_key, next=self.peer_next, day=self.peer_day)
 
     def __repr__(self) -> str:
         return f"<Pair send {sorted(self.send)}, receive {sorted(self.receive)}>"  # secrets are in no log
@@ -39,14 +49,19 @@ class Pair(Struct, frozen=True, gc=False, kw_only=True):
 _decoder = msgspec.json.Decoder(Pair)
 
 
-def pair(private_key: bytes, peer_key: bytes, *, own: str, peer: str, now: float) -> Pair:
-    """Derive the secrets of the days that are kept at a Unix time; ValueError for a key of which there is none."""
-    shared, days = keys.shared_secret(private_key, peer_key), keys.kept_days(now)
+def pair(private: Schedule, public: Schedule, *, own: str, peer: str, now: float) -> Pair:
+    """Derive the secrets of the days that are kept at a Unix time; ValueError for a key of which there is none.
+
+    ``private``: own keys. ``public``: the peer's.
+    """
+    shared = {day: keys.shared_secret(private.on(day), public.on(day)) for day in keys.kept_days(now)}
     return Pair(
-        own_key=keys.public_key(private_key),
-        peer_key=peer_key,
-        send={day: keys.day_secret(shared, sender=own, receiver=peer, day=day) for day in days},
-        receive={day: keys.day_secret(shared, sender=peer, receiver=own, day=day) for day in days},
+        own_key=keys.public_key(private.key),
+        peer_key=public.key,
+        peer_next=public.next,
+        peer_day=public.day,
+        send={day: keys.day_secret(secret, sender=own, receiver=peer, day=day) for day, secret in shared.items()},
+        receive={day: keys.day_secret(secret, sender=peer, receiver=own, day=day) for day, secret in shared.items()},
     )
 
 

@@ -44,12 +44,13 @@ async def main(config: Config) -> None:
         shown = Shown(tasks, config, PREFIX)
         config = await identified(config, client, shown)
         home = own_cluster(config)
+        own_pair = pair_keys.OwnPair(every=config.identity.rotation)
         keeper = Keeper(
             client,
             home,
             config.keys,
             namespace=config.kubernetes.namespace,
-            also=pair_keys.ensure if config.identity.enabled else None,
+            also=own_pair.ensure if config.identity.enabled else None,
         )
         db = Database(tables.LINKS, tables.FAULTS)
         reflectors = kubernetes.reflectors(db, client, tables=("links",), cluster=home.name)
@@ -62,6 +63,7 @@ async def main(config: Config) -> None:
             yield from keeper.problems()
             yield from served.problems()
             yield from pairs.problems()
+            yield from filter(None, [own_pair.problem])
             yield from certificates.problems()
 
         def warnings() -> Iterator[str]:
@@ -77,7 +79,10 @@ async def main(config: Config) -> None:
             View(
                 db=db,
                 status=lambda: KeysStatus(
-                    cluster=home.name, outcome=keeper.outcome, authority=keeper.rotation.sentence()
+                    cluster=home.name,
+                    outcome=keeper.outcome,
+                    authority=keeper.rotation.sentence(),
+                    signatures=own_pair.sentence() if config.identity.enabled else "",
                 ),
                 problems=problems,
                 imminent=certificates.imminent,
@@ -103,6 +108,8 @@ class KeysStatus(ProcessStatus, frozen=True, kw_only=True):
     """State of the own etcd, as a sentence."""
     authority: str
     """State of the authority and of its rotation, as a sentence."""
+    signatures: str = ""
+    """State of the pair by which callers are signed, as a sentence; empty without identities of callers."""
 
 
 def own_cluster(config: Config) -> OwnCluster:

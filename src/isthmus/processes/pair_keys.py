@@ -1,9 +1,9 @@
 """Keys of signatures between clusters: who makes them, who publishes them, and how nodes get them.
 
-The keeper of keys makes an X25519 pair once, in the Secret ``isthmus-keys`` that it alone reads, and gives the operator
-its public half, which publishes it. It reads those of peers in their own etcds, by the files that the cluster has for
-them, so that a writer of ConfigMaps in this cluster cannot replace one. The secrets of few days that follow from both
-are in the Secret ``isthmus-pair-keys``, which agents read.
+The keeper of keys makes an X25519 pair, and later the next one, in the Secret ``isthmus-keys`` that it alone reads. It
+gives the operator the public halves, which publishes them. It reads those of peers in their own etcds, by the files
+that the cluster has for them, so that a writer of ConfigMaps in this cluster cannot replace one. The secrets of few
+days that follow from both are in the Secret ``isthmus-pair-keys``, which agents read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import base64
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Final
 
-from isthmus import kube, logs, statefile
-from isthmus.clusterset import PUBLIC_KEY, Folder, Keeper, PkiError, Signing, links, peers
+from isthmus import bounds, kube, logs, statefile
+from isthmus.clusterset import AUTHORITY_ROTATION, PUBLIC_KEY, Folder, Keeper, Next, PkiError, Signing, links, peers
 from isthmus.config import Config
-from isthmus.identity import keys, pairs
+from isthmus.identity import keys, pairs, schedule
 from isthmus.identity.epoch_keys import EpochKeys, KeySet
+from isthmus.identity.schedule import Schedule
 from isthmus.model.names import ClusterName
 from isthmus.running import Tasks
 from isthmus.sources import secret_files
@@ -29,6 +31,9 @@ from isthmus.statedb import Backoff, Retry
 
 PRIVATE_KEY: Final = "signing.key"
 PAIR_KEYS: Final = "isthmus-pair-keys"
+REQUESTED: Final = "signing"
+"""Field of a person in the ConfigMap of rotations: the time before which a pair must have been made to be replaced."""
+EPOCH: Final = date(1970, 1, 1).toordinal()
 RETRY: Final = Backoff(0.2, 5.0)
 EVERY: Final = 30.0
 """Seconds between looks at peers' public keys and at the date. Until the next look, calls of a peer whose key changed
@@ -41,42 +46,91 @@ AT_ONCE: Final = 32
 log = logs.get("identity")
 
 
-def ensure(folder: Folder) -> list[str]:
-    """Make the pair that a folder of keys lacks; returns the names of the files that were made."""
-    made = []
-    if not (folder.path / PRIVATE_KEY).exists():
-        folder.save(PRIVATE_KEY, base64.b64encode(keys.new_private_key()))
-        made.append(PRIVATE_KEY)
-    try:
-        public = base64.b64encode(keys.public_key(private_key(folder)))
-    except PkiError:  # a problem of PairKeys, and of no other key
+class OwnPair:
+    """Makes the cluster's X25519 pair, and the next one. ``now`` is the Unix time.
+
+    ``every``: seconds for which a pair is used; 0 replaces it only when that is requested.
+    """
+
+    def __init__(self, *, every: float, now: Callable[[], float] = time.time) -> None:
+        self.problem = ""
+        self._every = every
+        self._now = now
+        self._schedule: Schedule | None = None
+
+    def __repr__(self) -> str:
+        return f"<OwnPair: {self.sentence()}>"
+
+    def sentence(self) -> str:
+        """Describe the pair's state."""
+        if self._schedule is None:
+            return "no pair"
+        if not self._schedule.next:
+            return "one pair"
+        return f"another pair is used from {date.fromordinal(EPOCH + self._schedule.day)}, 00:00 UTC"
+
+    def ensure(self, folder: Folder, requests: Mapping[str, str]) -> list[str]:
+        """Make the pair that a folder of keys lacks, and the next one when it is due; returns the files that were made.
+
+        ``requests``: the ConfigMap of rotations. Every pair made before its :data:`REQUESTED` is replaced once.
+        """
+        now, made = self._now(), []
+        if not (folder.path / PRIVATE_KEY).exists():
+            folder.save(PRIVATE_KEY, schedule.encode(schedule.new(now)))
+            made.append(PRIVATE_KEY)
+        try:
+            before = private_keys(folder)
+        except PkiError:  # a problem of PairKeys, and of no other key
+            return made
+        after = before.settled(now)
+        if after.due(requested=self._requested(requests), every=self._every, now=now):
+            after = after.begun(now)
+        self._schedule = after
+        for name, each in ((PRIVATE_KEY, after), (PUBLIC_KEY, after.public())):
+            if after != before or not (folder.path / name).exists() or _keys(folder, name) != each:
+                folder.save(name, schedule.encode(each))
+                made.append(name)
         return made
-    if not (folder.path / PUBLIC_KEY).exists() or folder.read(PUBLIC_KEY) != public:
-        folder.save(PUBLIC_KEY, public)
-        made.append(PUBLIC_KEY)
-    return made
+
+    def _requested(self, requests: Mapping[str, str]) -> float:
+        self.problem = ""
+        try:
+            return bounds.timestamp(text).timestamp() if (text := requests.get(REQUESTED)) else 0.0
+        except bounds.OutOfBounds as error:
+            self.problem = f"the pair of signatures is not rotated: {AUTHORITY_ROTATION}, data.{REQUESTED}: {error}"
+            return 0.0
 
 
-def private_key(folder: Folder) -> bytes:
-    """The private key of a folder; PkiError if its file holds none."""
+def private_keys(folder: Folder) -> Schedule:
+    """The private keys of a folder; PkiError if its file holds none."""
     try:
-        key = base64.b64decode(folder.read(PRIVATE_KEY), validate=True)
-        keys.public_key(key)
-    except ValueError:
-        raise PkiError(f"{folder.path / PRIVATE_KEY}: it is no X25519 key in base64; delete it for a new one") from None
-    return key
+        return schedule.decode(folder.read(PRIVATE_KEY))
+    except ValueError as error:
+        raise PkiError(f"{folder.path / PRIVATE_KEY}: {error}; delete it for a new one") from None
+
+
+def _keys(folder: Folder, name: str) -> Schedule | None:
+    with suppress(ValueError):
+        return schedule.decode(folder.read(name))
+    return None
 
 
 def published(config: Config) -> Signing:
-    """The own field ``signing``: the public key beside the operator's certificate, and that the nodes verify.
+    """The own field ``signing``: the public keys beside the operator's certificate, and that the nodes verify.
 
-    An etcd without TLS has no file of a key beside it, and the cluster then has none.
+    An etcd without TLS has no file of keys beside it, and the cluster then has none.
     """
-    content = None
     if config.etcd.ca_file:
-        with suppress(statefile.Unusable):
+        with suppress(statefile.Unusable, ValueError):
             content = statefile.contents(Path(config.etcd.ca_file).with_name(PUBLIC_KEY))
-    return Signing(key=(content or b"").decode("ascii", "replace").strip(), verifies=True)
+            public = schedule.decode((content or b"").strip())
+            following = Next(_text(public.next), public.day) if public.next else None
+            return Signing(key=_text(public.key), verifies=True, next=following)
+    return Signing(verifies=True)
+
+
+def _text(key: bytes) -> str:
+    return base64.b64encode(key).decode()
 
 
 class PairKeys:
@@ -91,7 +145,7 @@ class PairKeys:
         self._namespace = config.kubernetes.namespace
         self._now = now
         self._files = keeper.home.folder.path.parent / "pairs"
-        self._made: dict[ClusterName, tuple[tuple[bytes, bytes, int], bytes]] = {}
+        self._made: dict[ClusterName, tuple[tuple[Schedule, Schedule, int], bytes]] = {}
         """File of each peer, and the keys and the day from which it was made."""
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._problem = ""
@@ -125,7 +179,7 @@ class PairKeys:
         before = EpochKeys()
         before.update(stored.files)
         public_keys = await self._peers_keys(before.peer_keys())
-        private = private_key(self._keeper.home.folder)
+        private = private_keys(self._keeper.home.folder)
         made = {}
         for name, key in public_keys.items():
             try:
@@ -141,26 +195,35 @@ class PairKeys:
         if changed or drop:
             log.info("secrets of signatures written", peers=changed, dropped=sorted(drop))
 
-    async def _peers_keys(self, before: Mapping[ClusterName, bytes]) -> dict[ClusterName, bytes]:
+    async def _peers_keys(self, before: Mapping[ClusterName, Schedule]) -> dict[ClusterName, Schedule]:
         """Public keys of the peers that have one. Of a peer whose etcd cannot be read, that of before."""
         content = await links.link_secrets.read(self._client, self._namespace, links.link_secrets.PEERS)
         secret_files.write(self._files, content.files)
         directory = peers.Directory(str(self._files), own=self._own).read()
         read = dict(zip(directory, await asyncio.gather(*map(self._read, directory.values())), strict=True))
-        latest = {name: before.get(name, b"") if key is None else base64.b64decode(key) for name, key in read.items()}
-        return {name: key for name, key in latest.items() if key}
+        latest = {name: before.get(name) if signing is None else _decoded(signing) for name, signing in read.items()}
+        return {name: public for name, public in latest.items() if public is not None}
 
-    async def _read(self, peer: peers.Peer) -> str | None:
+    async def _read(self, peer: peers.Peer) -> Signing | None:
         async with self._slots:
-            return await links.signing_key(peer) if not peer.problem else None
+            return await links.signing(peer) if not peer.problem else None
 
-    def _file(self, peer: ClusterName, private: bytes, public: bytes) -> tuple[tuple[bytes, bytes, int], bytes]:
+    def _file(
+        self, peer: ClusterName, private: Schedule, public: Schedule
+    ) -> tuple[tuple[Schedule, Schedule, int], bytes]:
         now = self._now()
         inputs = (private, public, keys.day_of(keys.epoch_at(now)))
         made = self._made.get(peer)
         if made is not None and made[0] == inputs:
             return made
         return inputs, pairs.encode(pairs.pair(private, public, own=self._own, peer=peer, now=now))
+
+
+def _decoded(signing: Signing) -> Schedule | None:
+    if not signing.key:
+        return None
+    following = signing.next or Next("", 0)
+    return Schedule(key=base64.b64decode(signing.key), next=base64.b64decode(following.key), day=following.day)
 
 
 class NodeKeys:

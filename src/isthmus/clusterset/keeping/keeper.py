@@ -12,7 +12,7 @@ each of the cluster's etcds, so that one that is away holds up no other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -62,7 +62,7 @@ class Keeper:
     ``loaded`` is set once the folder is complete and kept; ``rotation.readers`` are peers that authenticate to the own
     etcd by a certificate, and so have no password in the folder. To change them replace the mapping: users of new ones
     are made within a second, and those that were in it before and are not in it any more are removed. ``also`` makes
-    further files that the folder lacks, and returns their names.
+    further files that the folder lacks, and returns their names; it is given what is requested of rotations.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Keeper:
         section: KeysSection,
         *,
         namespace: str,
-        also: Callable[[Folder], list[str]] | None = None,
+        also: Callable[[Folder, Mapping[str, str]], list[str]] | None = None,
         timings: KeeperTimings = TIMINGS,
     ) -> None:
         self.home = home
@@ -173,7 +173,7 @@ class Keeper:
         hosts = await self._vault.hosts(self._section.hosts)
         steps = await self.rotation.advance()
         made = await self._ensure(hosts)
-        made += self._also(self.home.folder) if self._also is not None else []
+        made += self._also(self.home.folder, self.rotation.requests) if self._also is not None else []
         await self._save(stored)
         if self.issuing and (missing := roles.missing(self.home.folder)):
             raise PkiError(f"not issued yet: {', '.join(missing)}; {'; '.join(self._issuer.reasons.values())}")

@@ -60,6 +60,8 @@ class Rotation:
         published: Callable[[], str],
     ) -> None:
         self.readers: Mapping[ClusterName, Reader] = {}
+        self.requests: Mapping[str, str] = {}
+        """Fields of the ConfigMap, when it was last read."""
         self.problem = ""
         self.step = Step.STEADY
         self.waits: tuple[str, ...] = ()
@@ -93,7 +95,7 @@ class Rotation:
         if not (folder.path / "ca.crt").exists():
             return []
         try:
-            data = await self._data()
+            data = self.requests = await self._data()
             self.problem = ""
             self.step = rotation.step(folder)
             if self.step is Step.STEADY:

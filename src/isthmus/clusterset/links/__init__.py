@@ -12,7 +12,7 @@ never does: ClusterLink objects (``processes/links.py`` serves them).
 from isthmus.clusterset.certificates import new_key
 from isthmus.clusterset.errors import LinkError
 from isthmus.clusterset.links import link_secrets
-from isthmus.clusterset.links.exchange import Accepted, Look, expel, look, publish, signing_key
+from isthmus.clusterset.links.exchange import Accepted, Look, expel, look, publish, signing
 from isthmus.clusterset.links.plan import (
     NO_CERTIFICATE,
     NO_REQUEST,
@@ -53,6 +53,6 @@ __all__ = [
     "refusals",
     "renewed",
     "same_key",
-    "signing_key",
+    "signing",
     "usable",
 ]

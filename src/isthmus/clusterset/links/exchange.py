@@ -17,6 +17,7 @@ from isthmus.clusterset.joining.tokens import Trust
 from isthmus.clusterset.peers.peer_files import Peer
 from isthmus.clusterset.records import identity, keys
 from isthmus.clusterset.records.decoding import wall_clock
+from isthmus.clusterset.records.signing import Signing
 from isthmus.etcd import Denied, EtcdError, Session, Untrusted, access
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Expired, Transient
@@ -90,17 +91,17 @@ async def look(peer: Peer, own: ClusterName) -> Look:
     )
 
 
-async def signing_key(peer: Peer) -> str | None:
-    """Read a peer's public key of signatures in base64, empty if it publishes none; ``None`` if that is not known.
+async def signing(peer: Peer) -> Signing | None:
+    """Read a peer's public keys of signatures, empty if it publishes none; ``None`` if that is not known.
 
-    A peer whose etcd lost its data has no description until it publishes again. It has not given up its key.
+    A peer whose etcd lost its data has no description until it publishes again. It has not given up its keys.
     """
     try:
         async with peer.session() as session:
             stored = await session.get(keys.description(peer.name))
     except (Transient, Expired, EtcdError):
         return None
-    return identity.decode_description(stored.value, now=wall_clock()).signing.key if stored is not None else None
+    return identity.decode_description(stored.value, now=wall_clock()).signing if stored is not None else None
 
 
 async def _read_accepted(session: Session, peer: ClusterName, own: ClusterName) -> Accepted:

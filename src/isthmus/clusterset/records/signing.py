@@ -1,6 +1,6 @@
 """The field ``signing`` of a cluster's description: how its nodes prove who calls, and whether they verify it.
 
-    "signing": {"key": "<X25519 public key, base64>", "verifies": true}
+    "signing": {"key": "<X25519 public key, base64>", "verifies": true, "next": {"key": "<another one>", "day": 20787}}
 
 A key that cannot be one is refused alone; the description keeps its other values.
 """
@@ -8,7 +8,7 @@ A key that cannot be one is refused alone; the description keeps its other value
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,18 @@ PROBE: Final = bytes(31) + b"\x40"
 """Any private key: a point of low order gives a shared secret of zero with each, which the library refuses."""
 
 
+MAX_DAY: Final = 100_000
+"""Last day of a next key, in the year 2243."""
+
+
+class Next(Struct, frozen=True, gc=False):
+    """The key that replaces a cluster's present one."""
+
+    key: str
+    day: int
+    """Day from which it is used, in days since 1970 in UTC."""
+
+
 class Signing(Struct, frozen=True, gc=False, omit_defaults=True):
     """A cluster's public key and abilities; all of it is empty in a cluster without identities of callers."""
 
@@ -26,6 +38,12 @@ class Signing(Struct, frozen=True, gc=False, omit_defaults=True):
     """X25519 public key in base64; empty if it has none."""
     verifies: bool = False
     """True if its nodes verify signed calls, so that it is worth signing them."""
+    next: Next | None = None
+    """Another key, published some days before it is used; ``None`` if none is planned."""
+
+
+class _Signing(Signing, frozen=True, gc=False):
+    next: Any = None
 
 
 NONE: Final = Signing()
@@ -33,14 +51,22 @@ NONE: Final = Signing()
 
 
 def bounded(value: object) -> Signing:
-    """The field with its key checked, from a decoded one or from any JSON value; empty if it is malformed."""
+    """The field with its keys checked, from a decoded one or from any JSON value; empty if it is malformed."""
     try:
-        signing = value if isinstance(value, Signing) else NONE if value is None else msgspec.convert(value, Signing)
+        signing = value if isinstance(value, Signing) else NONE if value is None else msgspec.convert(value, _Signing)
     except msgspec.ValidationError:
         return NONE
-    if signing.key and not public_key(signing.key):
-        signing = Signing(verifies=signing.verifies)
-    return signing if signing != NONE else NONE
+    if not signing.key or not public_key(signing.key):
+        return Signing(verifies=signing.verifies) if signing.verifies else NONE
+    return Signing(signing.key, signing.verifies, _next(signing.next))
+
+
+def _next(value: object) -> Next | None:
+    try:
+        found = value if isinstance(value, Next | None) else msgspec.convert(value, Next)
+    except msgspec.ValidationError:
+        return None
+    return found if found and 0 <= found.day <= MAX_DAY and public_key(found.key) else None
 
 
 def public_key(text: str) -> bytes:
