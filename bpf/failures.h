@@ -481,3 +481,17 @@ static __always_inline void count_success(const struct attempt *attempt)
 	}
 	bpf_map_delete_elem(&trials, &attempt->backend);
 }
+
+/* The backend that a connect has left answers after all: that is its success, and a caller's that has another backend. */
+static __attribute__((noinline)) void count_late_success(const struct unanswered *syn)
+{
+	struct attempt attempt = {
+		.backend = syn->backend,
+		.generation = syn->generation,
+		.service = syn->service,
+		.cluster = syn->cluster,
+		.caller = syn->caller,
+	};
+
+	count_success(&attempt);
+}

@@ -293,7 +293,7 @@ int from_pod(struct __sk_buff *skb)
 	return packet.protocol == IPPROTO_UDP || verdict != TC_ACT_UNSPEC ? verdict : tcp_from_pod(skb, true);
 }
 
-/* Of TCP, only SYNs are verified, and what peek cannot read: it may be one. */
+/* Of TCP, only SYNs and their answers are looked at there, and what peek cannot read: it may be one. */
 static __always_inline bool may_open(const struct peeked *packet)
 {
 	return packet->protocol == IPPROTO_TCP ? packet->tcp_flags & TCP_SYN : packet->protocol != IPPROTO_UDP;
@@ -313,6 +313,11 @@ int to_pod(struct __sk_buff *skb)
 	}
 	if (packet.protocol == IPPROTO_TCP && !(packet.tcp_flags & TCP_RST) && !anything_moved())
 		return TC_ACT_UNSPEC;
+	if (may_open(&packet) && anything_moved()) {
+		verdict = accepted_to_pod(skb);
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+	}
 	verdict = packet.protocol == IPPROTO_UDP ? datagram_to_pod(skb) : rescue_to_pod(skb);
 	if (verdict == NOT_TCP)
 		verdict = icmp_to_pod(skb);

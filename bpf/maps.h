@@ -203,6 +203,21 @@ struct flow {
 	__u64 used;	  /* CLOCK_MONOTONIC, ns: the last segment but a SYN of the pod's */
 };
 
+/*
+ * The last SYN to a backend that a connect has left, since it got no answer in time: a later answer is the backend's success.
+ * An answer is recognised by the sequence number, whatever else an element may be reused for.
+ */
+struct unanswered {
+	__u64 sent;	/* CLOCK_MONOTONIC, ns */
+	__u32 sequence; /* of the SYN */
+	__u32 backend;
+	__u32 generation;
+	__u32 service;
+	__u32 caller; /* attempt.caller */
+	__u16 cluster;
+	__u16 answered; /* it has, and was counted */
+};
+
 /* What replaces the peer and the pod's port in datagrams of a socket whose backend has gone. A peer_port of 0: they are dropped. */
 struct udp_flow {
 	__be32 peer[4];
@@ -671,6 +686,14 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+/* A pod's tuple, as the backend knows it → the SYN that the backend has not answered in time. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow_key);
+	__type(value, struct unanswered);
+} unanswered SEC(".maps");
 
 /* Connected UDP sockets that were moved to another backend, two entries each: keys as in flows. Written by the agent. */
 struct {

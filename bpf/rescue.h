@@ -60,6 +60,47 @@ static __always_inline void forget_flow(const struct flow_key *forward)
 	bpf_map_delete_elem(&flows, forward);
 }
 
+/* µs. */
+static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
+{
+	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
+
+	if (!known || !measured)
+		return;
+	if (measured > *known)
+		*known = measured;
+	else
+		*known -= (*known - measured) / 8;
+}
+
+/*
+ * Remember the SYN to a backend that the connect leaves, under the tuple that the backend knows. rto: jiffies since it was sent.
+ */
+static __attribute__((noinline)) void note_unanswered(const struct attempt *attempt, const struct flow_key *forward, void *sk,
+						      __u32 rto)
+{
+	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
+	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	struct flow_key key = *forward;
+	struct unanswered syn = {};
+
+	if (!tcp || !cfg || !cfg->hz)
+		return;
+	if (flow)
+		reverse_of(&key, forward, flow);
+	key.reverse = 0;
+	syn.sent = bpf_ktime_get_ns() - (__u64)rto * NSEC_PER_SEC / cfg->hz;
+	syn.sequence = tcp->snd_una;
+	syn.backend = attempt->backend;
+	syn.generation = attempt->generation;
+	syn.service = attempt->service;
+	syn.caller = attempt->caller;
+	syn.cluster = attempt->cluster;
+	bpf_map_update_elem(&unanswered, &key, &syn, BPF_ANY);
+}
+
 #define SCAN(plan, group, size, any) ((__u64)(plan) << 32 | (__u64)(any) << 31 | (__u64)(group) << 24 | ((size) & 0xffffff))
 
 /* A backend of a group that is none of six, two in a word. draw: the caller and a random number. */
@@ -243,6 +284,7 @@ static __always_inline void start_over(struct attempt *attempt, const struct flo
 	attempt->tries = 1;
 	for (int i = 1; i < MAX_TRIED; i++)
 		attempt->tried[i] = 0;
+	bpf_map_delete_elem(&unanswered, forward); /* to which of two SYNs an answer is would not be known */
 }
 
 /* 0: the connection is moved. An entry may have changed while it was read: then the next backend is taken. */
@@ -293,14 +335,15 @@ static __always_inline bool is_being_answered(const struct attempt *attempt, con
 /*
  * Before the SYN is sent again. A backend that none was sent to yet is not to blame, and gets this one: RST moved the
  * connection there, or the last SYN did not leave the pod. Without our program on the pod's interface it stays like that,
- * and every SYN goes to the first choice.
+ * and every SYN goes to the first choice. rto: jiffies since the last SYN.
  */
-static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward, void *sk)
+static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward, void *sk, __u32 rto)
 {
 	if (attempt->failed == DENIED || is_unsent(attempt, forward) || is_being_answered(attempt, forward))
 		return;
 	follow_plan(attempt);
 	count_failure(attempt, FAILURE_SILENT, true);
+	note_unanswered(attempt, forward, sk, rto);
 	if (can_be_moved(sk) && move_on(attempt, forward))
 		start_over(attempt, forward);
 }

@@ -13,6 +13,9 @@
 #define NOT_TCP (-2)		 /* no verdict of the kernel's: it may be an ICMP error */
 #define SYN_SENT 2
 #define BPF_F_PSEUDO_HDR_ 0x10
+#define LONGEST_SYN 1460 /* bytes of data in it (TCP Fast Open) */
+#define URGENT_POINTER 18
+#define OWN_RESET 0x1577 /* no more than a mark: the identifier of our TCP option */
 
 /* What we read of a TCP segment in IPv4 without options or IPv6 without extension headers. */
 struct segment {
@@ -21,7 +24,7 @@ struct segment {
 	__u32 sequence;
 	__u32 acknowledged;
 	__u32 length; /* of the payload */
-	__u32 initial; /* set by answer_of: the sequence number of the pod's SYN */
+	__u32 initial; /* set by answers_syn: the sequence number of the pod's SYN */
 	__u8 flags;
 	__u8 ipv6;
 };
@@ -214,11 +217,10 @@ static __always_inline bool answers_syn(struct bpf_sock *full, struct segment *s
 enum answer {
 	ANSWER_PASSED, /* not about a connect of ours that is under way */
 	ANSWER_MOVED,  /* RST: the connection was moved to another backend */
-	ANSWER_TAKEN,  /* SYN-ACK of the first choice: it won */
 };
 
-/* An answer to a connect that is under way: RST of the backend that it is at, or a late SYN-ACK of the first choice. */
-static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_key *forward, struct segment *segment)
+/* RST of the backend that a connect under way is at. */
+static __always_inline int refused(struct __sk_buff *skb, const struct flow_key *forward, struct segment *segment)
 {
 	struct bpf_sock *sk = lookup_socket(skb, forward, segment->ipv6), *full;
 	struct attempt *attempt = 0;
@@ -229,17 +231,13 @@ static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_ke
 	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
 	if (full && answers_syn(full, segment))
 		attempt = attempt_of(full);
-	if (attempt && segment->flags & TCP_RST) {
+	if (attempt) {
 		follow_plan(attempt);
 		count_failure(attempt, FAILURE_REFUSED, true);
 		if (can_be_moved(full) && !move_on(attempt, forward))
 			answer = ANSWER_MOVED;
 		else
 			move_back(attempt, forward);
-	} else if (attempt) {
-		move_back(attempt, forward);
-		attempt->failed = UNCOUNTED;
-		answer = ANSWER_TAKEN;
 	}
 	bpf_sk_release(sk);
 	return answer;
@@ -330,13 +328,32 @@ static __always_inline struct flow *flow_of_syn(struct __sk_buff *skb, const str
 	return 0;
 }
 
+/* Write the urgent pointer of a RST, 0 until then or from then on. */
+static __always_inline void mark_reset(struct __sk_buff *skb, const struct segment *segment, __be16 from, __be16 to)
+{
+	bpf_l4_csum_replace(skb, segment->l4 + 16, from, to, sizeof(to));
+	bpf_skb_store_bytes(skb, segment->l4 + URGENT_POINTER, &to, sizeof(to), 0);
+}
+
+/* The RST of answer_with_reset, which goes to the backend that it is addressed to. */
+static __always_inline bool is_own_reset(struct __sk_buff *skb, const struct segment *segment)
+{
+	__be16 mark;
+
+	if (segment->flags != TCP_RST || bpf_skb_load_bytes(skb, segment->l4 + URGENT_POINTER, &mark, sizeof(mark)) ||
+	    mark != bpf_htons(OWN_RESET))
+		return false;
+	mark_reset(skb, segment, mark, 0);
+	return true;
+}
+
 __walked_once int rescue_from_pod(struct __sk_buff *skb)
 {
 	struct segment segment = {};
 	struct flow *flow;
 	bool last;
 
-	if (!anything_moved() || parse(skb, &segment, true))
+	if (!anything_moved() || parse(skb, &segment, true) || is_own_reset(skb, &segment))
 		return TC_ACT_UNSPEC;
 	flow = bpf_map_lookup_elem(&flows, &segment.key);
 	if (segment.flags & TCP_SYN)
@@ -356,15 +373,119 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* From the first choice, after the connection was moved: a SYN-ACK in time wins, all else would disturb. */
-static __always_inline int from_first_choice(struct __sk_buff *skb, struct segment *segment,
-					     const struct flow *moved)
+/* True if the connect under way takes the SYN-ACK of its first choice: it has no other answer yet, so that one wins. */
+static __always_inline bool takes_first_choice(struct __sk_buff *skb, struct segment *segment)
 {
-	bool accepts = (segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+	struct bpf_sock *sk = lookup_socket(skb, &segment->key, segment->ipv6), *full;
+	struct attempt *attempt = 0;
 
-	if (!(READ_ONCE(moved->peer_flags) & FLOW_ANSWERED) && accepts && answer_of(skb, &segment->key, segment) == ANSWER_TAKEN)
+	if (!sk)
+		return false;
+	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
+	if (full && answers_syn(full, segment))
+		attempt = attempt_of(full);
+	if (attempt) {
+		move_back(attempt, &segment->key);
+		attempt->failed = UNCOUNTED;
+	}
+	bpf_sk_release(sk);
+	return attempt != 0;
+}
+
+/*
+ * Make of a SYN-ACK the RST that answers it (RFC 9293 3.10.7.1), and send that as the pod does. Addresses and ports that
+ * change places leave the checksum as it is. Options become padding: a time stamp of the peer's own would be taken for an
+ * old segment's (RFC 7323). from_pod knows the RST by its urgent pointer, which means nothing without URG.
+ */
+static __attribute__((noinline)) int answer_with_reset(struct __sk_buff *skb, const struct segment *segment)
+{
+	const __be32 padding = bpf_htonl(0x01010101);
+	__be32 none = 0, old = bpf_htonl(segment->sequence), sequence = bpf_htonl(segment->acknowledged), option;
+	__u32 sum = segment->l4 + 16, addresses = segment->ipv6 ? ETH_HEADER + 8 : ETH_HEADER + 12;
+	__be32 source[4] = {}, dest[4] = {};
+	__u8 macs[12], swapped[12];
+	__be16 ports[2], word, urgent, to;
+
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) || bpf_skb_load_bytes(skb, segment->l4, ports, sizeof(ports)) ||
+	    bpf_skb_load_bytes(skb, segment->l4 + 12, &word, sizeof(word)) ||
+	    bpf_skb_load_bytes(skb, segment->l4 + URGENT_POINTER, &urgent, sizeof(urgent)))
+		return TC_ACT_SHOT;
+	for (__u32 at = 20; at < 60 && at < (bpf_htons(word) >> 12) * 4; at += sizeof(option)) {
+		if (bpf_skb_load_bytes(skb, segment->l4 + at, &option, sizeof(option)))
+			return TC_ACT_SHOT;
+		bpf_l4_csum_replace(skb, sum, option, padding, sizeof(padding));
+		bpf_skb_store_bytes(skb, segment->l4 + at, &padding, sizeof(padding), 0);
+	}
+	__builtin_memcpy(swapped, macs + 6, 6);
+	__builtin_memcpy(swapped + 6, macs, 6);
+	bpf_skb_store_bytes(skb, 0, swapped, sizeof(swapped), 0);
+	if (segment->ipv6) {
+		copy_address(source, segment->key.pod);
+		copy_address(dest, segment->key.peer);
+		bpf_skb_store_bytes(skb, addresses, source, 16, 0);
+		bpf_skb_store_bytes(skb, addresses + 16, dest, 16, 0);
+	} else {
+		bpf_skb_store_bytes(skb, addresses, &segment->key.pod[3], 4, 0);
+		bpf_skb_store_bytes(skb, addresses + 4, &segment->key.peer[3], 4, 0);
+	}
+	to = ports[0];
+	ports[0] = ports[1];
+	ports[1] = to;
+	bpf_skb_store_bytes(skb, segment->l4, ports, sizeof(ports), 0);
+	bpf_l4_csum_replace(skb, sum, old, none, sizeof(old)); /* the other number only changes its place */
+	bpf_skb_store_bytes(skb, segment->l4 + 4, &sequence, sizeof(sequence), 0);
+	bpf_skb_store_bytes(skb, segment->l4 + 8, &none, sizeof(none), 0);
+	to = (word & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
+	bpf_l4_csum_replace(skb, sum, word, to, sizeof(to));
+	bpf_skb_store_bytes(skb, segment->l4 + 12, &to, sizeof(to), 0);
+	mark_reset(skb, segment, urgent, bpf_htons(OWN_RESET));
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* True for the answer to a SYN that a connect has left behind. It counts once, as its backend's success; a repeat is one. */
+static __always_inline bool is_late(struct segment *segment)
+{
+	struct unanswered *found = bpf_map_lookup_elem(&unanswered, &segment->key);
+	struct unanswered syn;
+
+	if (!found)
+		return false;
+	syn = *found;
+	if (segment->acknowledged - syn.sequence - 1 > LONGEST_SYN)
+		return false;
+	if (syn.answered)
+		return true;
+	found->answered = 1;
+	learn_round_trip(syn.cluster, (bpf_ktime_get_ns() - syn.sent) / 1000);
+	count_late_success(&syn);
+	return true;
+}
+
+/*
+ * A SYN-ACK while connections are moved, of another backend than the one that a connection was moved to. Of the first choice,
+ * in time, it takes the connection back. Else the backend is reset, which would keep a half-open connection for as long as
+ * nothing answers it.
+ */
+__walked_once int accepted_to_pod(struct __sk_buff *skb)
+{
+	struct segment segment = {};
+	const struct flow *moved;
+	bool late;
+
+	if (parse(skb, &segment, false) || (segment.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != (TCP_SYN | TCP_ACK))
 		return TC_ACT_UNSPEC;
-	return TC_ACT_SHOT;
+	segment.key.reverse = 1;
+	moved = bpf_map_lookup_elem(&flows, &segment.key);
+	segment.key.reverse = 0;
+	if (moved)
+		return TC_ACT_UNSPEC;
+	late = is_late(&segment);
+	moved = bpf_map_lookup_elem(&flows, &segment.key);
+	if (!moved && !late)
+		return TC_ACT_UNSPEC;
+	if (!(moved && READ_ONCE(moved->peer_flags) & FLOW_ANSWERED) && takes_first_choice(skb, &segment))
+		return TC_ACT_UNSPEC;
+	return late ? answer_with_reset(skb, &segment) : TC_ACT_SHOT;
 }
 
 /* From a backend that a connection was moved to. */
@@ -383,7 +504,7 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, struct segment *
 		return TC_ACT_UNSPEC; /* the tuple is still that of another connection, for which the SYN will make way */
 	if (!(flow->peer_flags & FLOW_ANSWERED)) {
 		if (segment->flags & TCP_RST) {
-			if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
+			if (refused(skb, &forward, segment) == ANSWER_MOVED)
 				spoil(skb, segment);
 			rewrite(skb, segment, forward.peer, forward.peer_port, forward.pod_port, false);
 			return TC_ACT_UNSPEC;
@@ -417,9 +538,9 @@ __walked_once int rescue_to_pod(struct __sk_buff *skb)
 			return from_new_peer(skb, &segment, found);
 		found = bpf_map_lookup_elem(&flows, &segment.key);
 		if (found)
-			return from_first_choice(skb, &segment, found);
+			return TC_ACT_SHOT; /* of the first choice: what wins was taken by accepted_to_pod */
 	}
-	if (segment.flags & TCP_RST && rescue_is_on() && answer_of(skb, &segment.key, &segment) == ANSWER_MOVED)
+	if (segment.flags & TCP_RST && rescue_is_on() && refused(skb, &segment.key, &segment) == ANSWER_MOVED)
 		spoil(skb, &segment);
 	return TC_ACT_UNSPEC;
 }

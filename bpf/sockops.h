@@ -13,18 +13,6 @@
 
 #define SOCK_DONE_BIT 2 /* 1 << SOCK_DONE of net/sock.h: the peer's FIN was received */
 
-static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
-{
-	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
-
-	if (!known || !measured)
-		return;
-	if (measured > *known)
-		*known = measured;
-	else
-		*known -= (*known - measured) / 8;
-}
-
 /* Jiffies before the first SYN is sent again: as configured, but 20 ms and three round trips to the cluster at least. */
 static __always_inline __u32 syn_timeout(const struct attempt *attempt)
 {
@@ -311,7 +299,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
 		if (READ_CTX(ctx, state) == BPF_TCP_SYN_SENT) {
 			flow_of(ctx, &key);
-			rescue_silent(attempt, &key, sk);
+			rescue_silent(attempt, &key, sk, to /* args[1]: icsk_rto */);
 		}
 	} else if (from == BPF_TCP_SYN_SENT && to == BPF_TCP_ESTABLISHED) {
 		if (attempt->moved) {

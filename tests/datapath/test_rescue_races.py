@@ -1,4 +1,5 @@
-"""Backends slower than the first time-out: the first that answers is the peer; the other's answer changes nothing."""
+"""Backends slower than the first time-out: the first that answers is the peer; the other's late answer counts as its
+success, and ends its half-open connection."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from datapath_worlds.bpf_world import Load, World, group, plan, programmed
-from datapath_worlds.failing_backends import SILENT
+from datapath_worlds.failing_backends import GOOD, GOOD6, SILENT
 from labs.lab_running import until
 
 from isthmus.datapath import Datapath, view
@@ -25,21 +26,16 @@ NEVER = Ejection(after=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def slow(world: World) -> None:
-    world.slow_servers(DELAY, *SLOW, *SLOW6)
-
-
-@pytest.fixture(scope="module")
-def load(world: World) -> Load:
-    return world.load_from(world.cgroup)
+def slow(served: World) -> None:
+    served.slow_servers(DELAY, *SLOW, *SLOW6)
 
 
 @contextmanager
 def waiting(world: World, seconds: float) -> Iterator[Datapath]:
-    """One that rescues after so many seconds: nothing is known of round trips."""
+    """One that rescues after so many seconds: nothing is known of round trips, failures and late answers."""
     opened = world.open(syn_timeout=seconds)
-    for key, _ in opened.maps.items("round_trips"):
-        opened.maps.drop("round_trips", [key])
+    for name in ("round_trips", "failing", "caller_failing", "unanswered"):
+        opened.maps.drop(name, [key for key, _ in opened.maps.items(name)])
     with world.on_link(opened):
         yield opened
     opened.close()
@@ -87,3 +83,45 @@ def test_an_acknowledgement_of_an_earlier_connection_between_the_moved_syn_and_i
         assert [row["backend"] for row in view.rows(opened.maps, "failing")] == [f"{SILENT}/TCP"]
         assert caller.calls("drop", VIP, 80) == [{}]
         until(lambda: not view.rows(opened.maps, "flows"), what="the last segments have passed")
+
+
+FAMILIES = [pytest.param(VIP, SLOW[0], GOOD[0], id="IPv4"), pytest.param(VIP6, SLOW6[0], GOOD6[0], id="IPv6")]
+
+
+def late(datapath: Datapath) -> int:
+    """Number of backends' answers that came after the connect had left."""
+    return sum(row["answered"] for row in view.rows(datapath.maps, "unanswered"))
+
+
+@pytest.mark.parametrize(("vip", "slow_backend", "near"), FAMILIES)
+def test_the_late_answer_of_a_backend_that_a_connect_has_left_is_its_success(
+    rescuing: Datapath, load: Load, vip: str, slow_backend: str, near: str
+) -> None:
+    """It was ejected for good: each call to it was moved before it answered, so that nothing was learned of it."""
+    tiers = group(slow_backend), group(near, tier=1)
+    programmed(rescuing.target(), plan("echo", vip, *tiers, ejection=Ejection(3, 600.0, 600.0)))
+    result = load.run(vip, calls=4, at_once=4)
+    assert result.ended == {"ok": 4}
+    assert result.answered == {near: 4}, "connects were not moved: this test has shown nothing"
+    until(lambda: late(rescuing) == 4, what="it has answered each")
+    assert [(row["failures"], row["ejected"]) for row in view.rows(rescuing.maps, "caller_failing")] == [(0, False)]
+    assert [(row["failures"], row["ejected"]) for row in view.rows(rescuing.maps, "failing")] == [(0, False)]
+    [row] = view.rows(rescuing.maps, "round_trips")
+    assert row["microseconds"] > 100_000
+    assert load.run(vip, calls=4).answered == {slow_backend: 4}
+
+
+@pytest.mark.parametrize(("vip", "slow_backend", "near"), FAMILIES)
+def test_a_backend_that_answers_late_keeps_no_half_open_connection(
+    rescuing: Datapath, world: World, vip: str, slow_backend: str, near: str
+) -> None:
+    """It counts against its backlog, and was there for as long as the moved connection."""
+    tiers = group(slow_backend), group(near, tier=1)
+    programmed(rescuing.target(), plan("echo", vip, *tiers, ejection=NEVER))
+    caller = world.call_from(world.cgroup)
+    assert caller.calls("hold", vip, 80, local=30778) == [{"answer": near}]
+    until(lambda: late(rescuing) == 1, what="it has answered")
+    until(lambda: world.sockets("state", "syn-recv", namespace=world.far) == [], what="it has taken the RST")
+    assert caller.calls("echo", vip, 80, text="bytes") == [{"answer": "bytes"}]
+    assert caller.calls("drop", vip, 80) == [{}]
+    until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")

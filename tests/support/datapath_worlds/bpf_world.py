@@ -254,7 +254,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
-        self.client, self.server = f"{self.name}-a", f"{self.name}-b"
+        self.client, self.server, self.far = (f"{self.name}-{which}" for which in "abc")
         root = cgroup_root()
         assert root is not None
         self.cgroup = root / self.name
@@ -340,7 +340,7 @@ class World:
 
     def slow_servers(self, seconds: float, *endpoints: str) -> None:
         """Servers behind a wire that holds each packet back; they end with the world."""
-        far = f"{self.name}-c"
+        far = self.far
         ip("netns", "add", far)
         ip("-n", far, "link", "set", "lo", "up")
         command = [sys.executable, str(HERE / "bpf_delay.py"), self.server, far, str(seconds)]

@@ -31,6 +31,17 @@ FLOW = Shape(
     fin_end="8s",
     used="Q",
 )
+UNANSWERED = Shape(
+    "unanswered",
+    sent="Q",
+    sequence="I",
+    backend="I",
+    generation="I",
+    service="I",
+    caller="I",
+    cluster="H",
+    answered="H",
+)
 UDP_FLOW = Shape("udp_flow", peer="16s", peer_port="2s", pod_port="2s", service="I", socket="Q")
 FAILING = Shape(
     "failing",

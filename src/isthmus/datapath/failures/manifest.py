@@ -90,6 +90,18 @@ def _flows(names: Names, entries: Sequence[Entry]) -> list[Row]:
     return rows
 
 
+def _unanswered(names: Names, key: bytes, value: bytes) -> Row:
+    raw, syn = codecs.FLOW_KEY.named(key), codecs.UNANSWERED.named(value)
+    return {
+        "pod": host_port(raw["pod"], raw["pod_port"]),
+        "backend": names.backend(syn["backend"]),
+        "answered": bool(syn["answered"]),
+        "backend_id": syn["backend"],
+        "generation": syn["generation"],
+        "used": syn["sent"],
+    }
+
+
 def _udp_flows(_: Names, entries: Sequence[Entry]) -> list[Row]:
     """A row for each moved socket: its forward entry."""
     flows = ((codecs.FLOW_KEY.named(key), codecs.UDP_FLOW.named(value)) for key, value in entries)
@@ -126,6 +138,7 @@ MAPS: Final = (
         carried=True,
         show=_flows,
     ),
+    Map(name="unanswered", key=codecs.FLOW_KEY, value=codecs.UNANSWERED, writer="kernel", show=per_entry(_unanswered)),
     Map(
         name="udp_flows",
         key=codecs.FLOW_KEY,

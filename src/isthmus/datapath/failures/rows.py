@@ -159,6 +159,11 @@ def moved(entries: Iterable[tuple[bytes, bytes]]) -> int:
     return sum(not codecs.FLOW_KEY.named(key)["reverse"] for key, _ in entries)
 
 
+def unanswered(entries: Iterable[tuple[bytes, bytes]], *, now: int, keep: int) -> int:
+    """Number of SYNs sent within ``keep`` ns to backends that had not answered when the connect left them."""
+    return sum(codecs.UNANSWERED.named(value)["sent"] + keep > now for _, value in entries)
+
+
 def settled(counted: int, before: int, *, remaining: int) -> int:
     """Value of ``settled`` for a map with ``remaining`` entries; ``counted`` was read before the entries.
 

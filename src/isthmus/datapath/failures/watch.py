@@ -34,6 +34,9 @@ PAUSE: Final = 0.25
 CLOSING: Final = 60 * 10**9
 """Nanoseconds without a packet until a moved connection without a socket is dropped: FINs are no longer resent then."""
 
+LATE: Final = 5 * 10**9
+"""Nanoseconds after its SYN in which a backend's answer still counts, and ends its half-open connection."""
+
 DENIED: Final = 5 * 60 * 10**9
 """Nanoseconds that a denied connect stays in ``denials``: time to look for it, until a policy has changed."""
 
@@ -166,7 +169,10 @@ class FailureWatch:
         [(key, value)] = self._maps.items("settled")
         settled = codecs.GATE.named(value)
         failing = rows.settled(counted["failing"], settled["failing"], remaining=len(state.failing) - len(idle.failing))
-        moved = rows.settled(counted["moved"], settled["moved"], remaining=self.moved)
+        waiting = 0
+        if counted["moved"] != settled["moved"]:
+            waiting = rows.unanswered(self._maps.items("unanswered"), now=time.monotonic_ns(), keep=LATE)
+        moved = rows.settled(counted["moved"], settled["moved"], remaining=self.moved + waiting)
         if (failing, moved) != (settled["failing"], settled["moved"]):
             self._maps.put("settled", [(key, codecs.GATE.pack(failing, moved))])
 
