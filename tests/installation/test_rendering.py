@@ -84,7 +84,8 @@ def test_every_component_of_the_folder_is_found() -> None:
 
 def test_the_pod_of_an_envoy_that_was_replaced_may_stay_for_as_long_as_its_connections() -> None:
     objects = rendering.render(DEPLOY, Options(components=("routes",)))
-    [pod] = [each["spec"]["template"]["spec"] for each in objects if each["metadata"]["name"] == "isthmus-envoy"]
+    [envoy] = [each for each in objects if (each["kind"], each["metadata"]["name"]) == ("DaemonSet", "isthmus-envoy")]
+    pod = envoy["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > ProxySection().drain_limit
 
 
