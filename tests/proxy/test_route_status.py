@@ -35,7 +35,7 @@ from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource
 from isthmus.processes import proxying
 from isthmus.processes.start import tables_of
-from isthmus.proxy import port_routes, route_objects
+from isthmus.proxy import backend_tls_objects, port_routes, route_objects
 from isthmus.proxy.attachment import MAX_MATCHES
 from isthmus.sources import kubernetes, routes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
@@ -427,11 +427,14 @@ def test_the_rights_for_routes_are_those_that_are_used(process: str) -> None:
         if rule["apiGroups"] == [HTTP_ROUTE.group]
     }
     feeds = kubernetes.feeds(cluster=C1)
-    read = [*feeds[tables.ROUTES.name], *feeds[tables.GRANTS.name]]
+    read = [*feeds[tables.ROUTES.name], *feeds[tables.GRANTS.name], *feeds[tables.BACKEND_TLS.name]]
     used = {(feed.kind.resource, verb) for feed in read for verb in ("list", "watch")}
-    written = [ownership.kind.resource for ownership in route_objects.KINDS.values()] if process == "operator" else []
+    kinds = {**route_objects.KINDS, **backend_tls_objects.KINDS}
+    written = [ownership.kind.resource for ownership in kinds.values()] if process == "operator" else []
     used |= {each for resource in written for each in ((resource, "get"), (f"{resource}/status", "patch"))}
     assert given == used
+    [authorities] = [rule for rule in role["rules"] if rule["apiGroups"] == [""]]
+    assert (authorities["resources"], authorities["verbs"]) == (["configmaps"], ["get"])
     [reports] = [rule for rule in role["rules"] if rule["apiGroups"] == [REFUSED_ROUTES.group]]
     assert reports["resources"] == [REFUSED_ROUTES.resource]
     assert set(reports["verbs"]) == ({"list", "watch"} if process == "operator" else {"create", "patch", "delete"})

@@ -66,13 +66,14 @@ def _of_routes(kind: str, plural: str, *versions: str, status: bool, columns: li
 
 
 def of_routes() -> list[dict[str, Any]]:
-    """Routes and ReferenceGrant, in the versions that the Gateway API serves."""
+    """Routes, BackendTLSPolicy and ReferenceGrant, in the versions that the Gateway API serves."""
     hostnames = {"name": "Hostnames", "type": "string", "jsonPath": ".spec.hostnames"}
     return [
         _of_routes("HTTPRoute", "httproutes", "v1", "v1beta1", status=True, columns=[hostnames]),
         _of_routes("GRPCRoute", "grpcroutes", "v1", status=True, columns=[hostnames]),
         _of_routes("TCPRoute", "tcproutes", "v1", status=True, columns=[]),
         _of_routes("UDPRoute", "udproutes", "v1", status=True, columns=[]),
+        _of_routes("BackendTLSPolicy", "backendtlspolicies", "v1", status=True, columns=[]),
         _of_routes("ReferenceGrant", "referencegrants", "v1beta1", "v1", status=False, columns=[]),
     ]
 

@@ -538,6 +538,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("MATCHES", lambda row: str(len(row["matches"]))),
         Column("PROBLEM", _sentence("problem")),
     ],
+    "backend_tls": [
+        Column("TARGETS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["targets"]])),
+        Column("HOSTNAME", _field("hostname")),
+        Column("AUTHORITIES", lambda row: _some(row["authorities"])),
+        Column("INVALID", _sentence("invalid")),
+    ],
+    "authorities": [Column("PROBLEM", _sentence("problem"))],
     "l4_routes": [
         Column("KIND", _field("kind")),
         Column("PARENTS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["parents"]])),
@@ -610,6 +617,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "backend_tls_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "l4_route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "namespaces": [
         Column("STATUS", lambda row: "Terminating" if row["terminating"] else "Active"),

@@ -119,8 +119,9 @@ def _same(desired: Json, current: Json, undefaulted: Sequence[str] = ()) -> bool
 
 def _status(desired: Fields, current: Fields, ownership: Ownership) -> dict[str, Json]:
     if ownership.controller:
-        entries = parents.merged(desired["parents"], current.get("parents") or [], ownership.controller)
-        return {} if entries is None else {"parents": entries}
+        [(field, listed)] = desired.items()
+        entries = parents.merged(listed, current.get(field) or [], ownership.controller)
+        return {} if entries is None else {field: entries}
     owned = ownership.conditions
     conditions = desired.get("conditions", [])
     there = current.get("conditions") or []

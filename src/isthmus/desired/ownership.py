@@ -23,7 +23,7 @@ class Ownership(NamedTuple):
     conditions: frozenset[str] = frozenset()
     """Types of conditions that only we write; others' stay."""
     controller: str = ""
-    """The controllerName of our entries of ``status.parents``; others' stay."""
+    """The controllerName of our entries of ``status.parents`` or ``status.ancestors``; others' stay."""
     selector: str | None = None
     """Label selector of objects that may be ours; None for a kind whose objects we neither make nor remove."""
 

@@ -1,4 +1,4 @@
-"""``status.parents`` of a route (Gateway API, RouteStatus): a list in which every controller has entries of its own.
+"""``status.parents`` of a route, ``status.ancestors`` of a policy (Gateway API): lists of every controller's entries.
 
 To a server it is one field, so whoever writes it writes all of it: others' entries are written back as they were found.
 """
@@ -45,7 +45,7 @@ def complete(parents: Sequence[Json], *, now: str) -> list[Json]:
 
 
 def _reference(entry: Mapping[str, Json]) -> str:
-    return msgspec.json.encode(entry.get("parentRef"), order="sorted").decode()
+    return msgspec.json.encode(entry.get("parentRef") or entry.get("ancestorRef"), order="sorted").decode()
 
 
 def _comparable(entries: Sequence[Json]) -> list[tuple[str, list[str]]]:

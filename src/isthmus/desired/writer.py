@@ -272,7 +272,7 @@ class ApiTarget:
         if not lacking:
             return
         if ownership.controller:
-            await self._write_parents(row, known, lacking["status"]["parents"])
+            await self._write_parents(row, known, lacking["status"])
             return
         for condition in status.get("conditions", ()):
             since = known.times(condition["status"]).get(condition["type"])
@@ -287,9 +287,9 @@ class ApiTarget:
             patched = await self._requests.patch(row, left, subresource="status")
             self._learn((row.kind, row.name), patched, written=known.written)
 
-    async def _write_parents(self, row: Object, known: Known, entries: list[Any]) -> None:
+    async def _write_parents(self, row: Object, known: Known, lacking: Mapping[str, list[Any]]) -> None:
         """All of the list, with others' entries as they were read: what changed since then is a conflict."""
-        status = {"parents": parents.complete(entries, now=self._timestamp())}
+        status = {field: parents.complete(entries, now=self._timestamp()) for field, entries in lacking.items()}
         body = {"metadata": {"resourceVersion": known.version}, "status": status}
         try:
             patched = await self._requests.patch(row, body, subresource="status")

@@ -20,6 +20,7 @@ meaning), so that equal objects are equal rows.
     drains.py     input: clusters, nodes and services that take no new call
     redirects.py  overrides: input rows, and their effect on a node
     routes.py     input: HTTPRoutes and GRPCRoutes, and ReferenceGrants
+    backend_tls.py  input: BackendTLSPolicies, and the authorities in ConfigMaps that they name
     l4_routes.py  input: TCPRoutes and UDPRoutes; derived: the ports that they apply to
     refusals.py   derived: refused claims of addresses
     balancing.py  derived: frontends, backends, plans; input: probes

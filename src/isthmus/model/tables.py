@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter, itemgetter
 from typing import Final
 
+from isthmus.model.backend_tls import Authority, BackendTls
 from isthmus.model.balancing import (
     Backend,
     BackendKey,
@@ -298,6 +299,29 @@ ROUTES: Final = Table[tuple[RouteKind, ServiceName], Route](
     },
 )
 """HTTPRoutes and GRPCRoutes."""
+
+BACKEND_TLS: Final = Table[ServiceName, BackendTls](
+    "backend_tls",
+    BackendTls,
+    key=attrgetter("name"),
+    indexes={
+        "target": lambda row: {target.service for target in row.targets},
+        "authority": lambda row: row.authorities,
+    },
+)
+"""BackendTLSPolicies."""
+
+AUTHORITIES: Final = Table[ServiceName, Authority]("authorities", Authority, key=attrgetter("name"))
+"""ConfigMaps that BackendTLSPolicies name."""
+
+BACKEND_TLS_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "backend_tls_objects", Object, key=attrgetter("kind", "name"), indexes={"service": Attribute("service")}
+)
+"""Desired status of BackendTLSPolicies; ``service`` is the policy's own name."""
+
+BACKEND_TLS_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](
+    "backend_tls_objects_status", Status[tuple[str, ServiceName]], key=attrgetter("key")
+)
 
 L4_ROUTES: Final = Table[L4RouteKey, L4Route](
     "l4_routes",

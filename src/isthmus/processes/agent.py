@@ -35,6 +35,7 @@ from isthmus.proxy import probing
 from isthmus.reflector import State
 from isthmus.running import Tasks
 from isthmus.sources import kubernetes
+from isthmus.sources.backend_tls import Authorities
 from isthmus.sources.files import Files
 from isthmus.statedb import (
     Database,
@@ -146,6 +147,7 @@ def start_parts(config: Config, client: kube.Client, tasks: Tasks, shown: Shown)
         tasks.start("health", prober.run)
     if config.proxy.directory:
         tasks.start("proxy", proxying.Serving(db, config, node).run)
+        tasks.start("authorities", Authorities(db, client).run)
         tasks.start("refused routes", proxying.Reporting(db, client, config.node.name).run)
     if config.datapath.cgroup:
         proven.follow(client, tasks)

@@ -50,10 +50,11 @@ from isthmus.processes.etcd import EtcdWatch
 from isthmus.processes.observing import Shown, View
 from isthmus.processes.peer_secret import follow_peers
 from isthmus.processes.start import identified, own_etcds, require, start, supervised, tables_of
-from isthmus.proxy import route_objects
+from isthmus.proxy import backend_tls_objects, route_objects
 from isthmus.reflector import Reflector, State
 from isthmus.running import Tasks
 from isthmus.sources import kubernetes
+from isthmus.sources.backend_tls import Authorities
 from isthmus.statedb import (
     Backoff,
     Database,
@@ -218,6 +219,7 @@ class Leader:
             tables.EXPORT_POLICY_OBJECTS_STATUS,
             tables.ROUTE_OBJECTS_STATUS,
             tables.L4_ROUTE_OBJECTS_STATUS,
+            tables.BACKEND_TLS_OBJECTS_STATUS,
             *(IDENTITY_TABLES if config.identity.enabled else ()),
         )
         db = Database(*tables_of(derived, *known))
@@ -235,6 +237,8 @@ class Leader:
                 tasks.start("convergence", parts.convergence.run)
                 for name, session in etcds.items():
                     tasks.start(f"size of {name}", partial(self._etcd.run, name, session))
+                if parts.authorities is not None:
+                    tasks.start("authorities", parts.authorities.run)
                 if parts.numbering is not None:
                     tasks.start("numbering", parts.numbering.run)
                 notifier = mcs.Notifier(db, self._recorder, self._takeovers)
@@ -268,6 +272,9 @@ class Parts(NamedTuple):
     """Conditions of drains."""
     routes: Reconciler[Any, Any] | None
     """Conditions of routes; None where no Envoy follows them."""
+    backend_tls: Reconciler[Any, Any] | None
+    """Conditions of BackendTLSPolicies; None where no Envoy follows them, as ``authorities``."""
+    authorities: Authorities | None
     l4_routes: Reconciler[Any, Any]
     """Conditions of TCPRoutes and UDPRoutes."""
     numbers: Reconciler[Any, Any] | None
@@ -286,6 +293,7 @@ class Parts(NamedTuple):
             "export policies": self.export_policies,
             "drains": self.drains,
             "routes": self.routes,
+            "backend tls": self.backend_tls,
             "l4 routes": self.l4_routes,
             "numbers": self.numbers,
         }
@@ -361,6 +369,16 @@ def wire(
         )
         if proxying.statuses(config)
         else None,
+        backend_tls=Reconciler(
+            db,
+            tables.BACKEND_TLS_OBJECTS,
+            ApiTarget(client, backend_tls_objects.KINDS),
+            status=tables.BACKEND_TLS_OBJECTS_STATUS,
+            backoff=back_off,
+        )
+        if proxying.statuses(config)
+        else None,
+        authorities=Authorities(db, client) if proxying.statuses(config) else None,
         l4_routes=Reconciler(
             db,
             tables.L4_ROUTE_OBJECTS,

@@ -24,7 +24,7 @@ from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
 from isthmus.processes.start import CannotStart
-from isthmus.proxy import refusals, route_objects
+from isthmus.proxy import backend_tls_objects, refusals, route_objects
 from isthmus.proxy.bootstrap import NO_RUNTIME
 from isthmus.proxy.tracing import RUNTIME, Tracing
 from isthmus.running import Tasks
@@ -32,7 +32,7 @@ from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer,
 
 TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED, tables.ENVOY_CHECKS)
 """Tables that the discovery service and the prober write; the derived ones are declared where they are computed."""
-SOURCES: Final = ("routes",)
+SOURCES: Final = ("routes", "backend_tls")
 REPORTED: Final = (tables.ROUTE_REFUSALS, tables.ROUTE_REFUSALS_STATUS)
 """An agent's reports of what its Envoy refused, for the operator."""
 SETTLED: Final = 3.0
@@ -130,7 +130,7 @@ def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> S
 
 def statuses(config: Config) -> list[Derivation]:
     """Return the operator's tables of routes; none without an Envoy, since a status claims that one follows them."""
-    return route_objects.derived() if config.proxy.directory else []
+    return [*route_objects.derived(), backend_tls_objects.derived()] if config.proxy.directory else []
 
 
 class Calling(Struct, frozen=True):

@@ -13,6 +13,8 @@ Envoy only applies.
     refusals.py      the node's report of routes that its Envoy refused
     explain.py       the rule that matches a request, and the reason
     routing.py       routes as Envoy's routes
+    backend_tls.py   TLS to backends, by policies
+    backend_tls_objects.py  status of each BackendTLSPolicy
     clusters.py      plans as Envoy's clusters and endpoints
     listeners.py     HTTP listeners
     tracing.py       traces of requests

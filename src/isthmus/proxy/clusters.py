@@ -6,7 +6,8 @@ off: it has no health checks of flat backends, no panic, an overprovisioning tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
+from isthmus.proxy.backend_tls import PortTls
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import KEPT_ALIVE, eds_cluster, eds_localities, hosts
 from isthmus.proxy.routing import cluster_name
@@ -24,19 +26,29 @@ MAX_PRIORITY: Final = 128
 HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def of_plans(plans: Iterable[Plan], *, http2: frozenset[int], only: Iterable[ClusterName] = ()) -> list[Resource]:
+def of_plans(
+    plans: Iterable[Plan],
+    *,
+    http2: frozenset[int],
+    only: Iterable[ClusterName] = (),
+    tls: Mapping[int, PortTls] = MappingProxyType({}),
+) -> list[Resource]:
     """Return clusters and endpoints of a Service's plans, by port. ``http2``: ports whose backends speak only HTTP/2.
 
     ``only``: members of the clusterset that routes of the Service refer to; each gets an Envoy cluster of its own.
+    ``tls``: of ports whose backends are called by TLS. One with a problem gets no endpoints, so that calls fail.
     """
     resources = []
     for plan in sorted(plans, key=lambda each: each.key.port):
-        port = plan.key.port
+        port, encrypted = plan.key.port, tls.get(plan.key.port)
+        withheld = encrypted is not None and bool(encrypted.problem)
+        secure = {"transport_socket": encrypted.socket()} if encrypted is not None and not withheld else {}
         for cluster in ("", *sorted(only)):
             name, owner = cluster_name(plan.key.service, port, cluster), _owner(plan)
-            resources.append(_cluster(name, owner, plan, http2=port in http2))
+            resources.append(_cluster(name, owner, plan, http2=port in http2, **secure))
             followed = toward(plan, cluster) if cluster else plan
-            resources.append(eds_localities(name, owner, plan.key.service, localities(followed.groups)))
+            endpoints = [] if withheld else localities(followed.groups)
+            resources.append(eds_localities(name, owner, plan.key.service, endpoints))
     return resources
 
 
@@ -77,7 +89,7 @@ def _owner(plan: Plan) -> str:
     return f"ServiceImport {plan.import_of}" if plan.import_of else f"Service {plan.key.service}"
 
 
-def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
+def _cluster(name: str, owner: str, plan: Plan, *, http2: bool, **more: Any) -> Resource:
     by_client = plan.affinity == "ClientIP" or plan.consistent
     return eds_cluster(
         name,
@@ -88,6 +100,7 @@ def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
         lb_policy="MAGLEV" if by_client else "ROUND_ROBIN",
         typed_extension_protocol_options=http_options(http2=http2),
         upstream_connection_options=KEPT_ALIVE,
+        **more,
     )
 
 

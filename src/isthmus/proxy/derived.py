@@ -26,6 +26,8 @@ from isthmus.model.routes import Attachment, EncodedMatch, RouteKey, RouteParts
 from isthmus.model.services import Family
 from isthmus.model.tables import (
     ATTACHMENTS,
+    AUTHORITIES,
+    BACKEND_TLS,
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
@@ -48,7 +50,7 @@ from isthmus.model.tables import (
     XDS_SERVED,
 )
 from isthmus.model.xds import Resource
-from isthmus.proxy import listener_shares, port_routes, probing, route_parts
+from isthmus.proxy import backend_tls, listener_shares, port_routes, probing, route_parts
 from isthmus.proxy.clusters import of_plans
 from isthmus.proxy.listener_shares import Listening
 from isthmus.proxy.listeners import host_of, http_listener
@@ -106,6 +108,8 @@ def derived(
         ISLAND_LISTENERS: for_probes,
         ATTACHMENTS: by_attachment,
         ROUTE_PARTS: by_parts,
+        BACKEND_TLS: routed(backend_tls.by_policy),
+        AUTHORITIES: routed(backend_tls.by_authority),
         SERVICES: routed(on_change(("ports",), unit_of("name"))),
         IMPORTS: routed(on_change(("ports",), names_for_import)),
     }
@@ -237,7 +241,8 @@ def clusters_of(reader: Reader, service: ServiceName) -> list[Resource]:
     http2 = frozenset(port.port for port in subject.ports if http_version(port) == 2)
     leading = (reader.get(ROUTES, row.route) for row in reader.by(ROUTE_PARTS, "service", service))
     only = {name for route in leading if route is not None for name in route.clusters()}
-    return of_plans(rows, http2=http2, only=only)
+    tls = {port.port: each for port in subject.ports if (each := backend_tls.of_port(reader, service, port))}
+    return of_plans(rows, http2=http2, only=only, tls=tls)
 
 
 def http_resources(

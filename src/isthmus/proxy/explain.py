@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from isthmus.loadbalancer import envoy, shares
-from isthmus.loadbalancer.references import unresolved
+from isthmus.loadbalancer.references import port_of, unresolved
 from isthmus.loadbalancer.services import resolve
 from isthmus.model.balancing import PlanKey
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.routes import Match, Route, ServiceRef
 from isthmus.model.services import Port
 from isthmus.model.tables import PROXY_LISTENERS, ROUTE_PLANS
+from isthmus.proxy import backend_tls
 from isthmus.proxy.attachment import (
     Entry,
     Request,
@@ -194,9 +195,18 @@ def _parts(reader: Reader, entry: Entry, *, service_port: tuple[ServiceName, int
             plan = toward(plan, backend.to.name)
         clusters = shares.by_cluster(plan) if plan is not None else {}
         error = backend.message if backend.reason else unresolved(reader, entry.route, backend.to)[1]
-        problem = f"500: {error}" if error else "" if clusters else "503: it has no backend"
+        problem = f"500: {error}" if error else _unreachable(reader, service, port, has_backend=bool(clusters))
         part = backend.weight / total if total else 0.0
-        yield BackendPart(_named(backend.to), backend.weight, part, {} if error else clusters, problem)
+        yield BackendPart(_named(backend.to), backend.weight, part, {} if problem else clusters, problem)
+
+
+def _unreachable(reader: Reader, service: ServiceName, port: int, *, has_backend: bool) -> str:
+    """Error of a part that Envoy cannot forward; empty if it can."""
+    listed = port_of(reader, ServiceRef("Service", service, port), "TCP")
+    tls = backend_tls.of_port(reader, service, listed) if listed is not None else None
+    if tls is not None and tls.problem:
+        return f"503: {tls.owner}: {tls.problem}"
+    return "" if has_backend else "503: it has no backend"
 
 
 def _mirrors(entry: Entry) -> Iterator[str]:

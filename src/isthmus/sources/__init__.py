@@ -5,6 +5,7 @@ rows of different sources, which is what derived tables are for.
 
 Other rooms use these and nothing else (``tests/model/test_rooms.py``):
 
+    backend_tls.Authorities   the ConfigMaps that BackendTLSPolicies name
     files.Files               a directory of YAML files as a source
     identity.cluster_name     the own cluster's name
     identity.PROPERTY         name of the ClusterProperty that has it

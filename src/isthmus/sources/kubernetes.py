@@ -19,6 +19,7 @@ from isthmus.model.policies import PolicyKind
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
 from isthmus.sources import (
+    backend_tls,
     drains,
     export_policies,
     host_ports,
@@ -122,6 +123,7 @@ def feeds(
         Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, page=OF_ROUTES, written="status"),
         Feed(gateway.TCP_ROUTE, model.L4_ROUTES, routes.tcp_route, optional=True, written="status"),
         Feed(gateway.UDP_ROUTE, model.L4_ROUTES, routes.udp_route, optional=True, written="status"),
+        Feed(gateway.BACKEND_TLS_POLICY, model.BACKEND_TLS, backend_tls.policy, optional=True, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
         Feed(refusal_kinds.REFUSED_ROUTES, model.ROUTE_REFUSALS, routes.refusals, optional=True),
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Final
 
 import aiohttp
@@ -119,7 +120,14 @@ class EnvoyWorld:
             for key in keys:
                 txn.delete(XDS, key)
 
-    async def backend(self, text: str, *, seen: list[web.BaseRequest] | None = None, status: int = 200) -> int:
+    async def backend(
+        self,
+        text: str,
+        *,
+        seen: list[web.BaseRequest] | None = None,
+        status: int = 200,
+        ssl: SSLContext | None = None,
+    ) -> int:
         """An HTTP server that answers every request with a text, and lists the requests it saw; its port."""
         [port] = free_ports(1)
 
@@ -130,7 +138,7 @@ class EnvoyWorld:
 
         runner = web.ServerRunner(web.Server(answer))
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024, ssl_context=ssl).start()
         self._stack.push_async_callback(runner.cleanup)
         return port
 

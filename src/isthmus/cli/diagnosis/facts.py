@@ -25,7 +25,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.NAMESPACES,
     tables.FAILURES, tables.CALLER_FAILURES, tables.DENIALS, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
     tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.ROUTE_REFUSALS, tables.XDS_SERVED, tables.ENVOY_CHECKS,
-    tables.PROXY_LISTENERS, tables.L4_ROUTES, tables.ATTACHMENTS,
+    tables.PROXY_LISTENERS, tables.L4_ROUTES, tables.ATTACHMENTS, tables.BACKEND_TLS, tables.AUTHORITIES,
     tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS, tables.REFUSED_GATEWAYS,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
     tables.EXPORT_POLICIES, tables.SOURCES, tables.CALLER_REFUSALS,

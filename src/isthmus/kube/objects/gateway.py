@@ -277,6 +277,62 @@ class UdpRoute(Wire, frozen=True):
     status: RouteStatus | None = None
 
 
+class PolicyTarget(Wire, frozen=True):
+    """An object of its own namespace that a policy applies to."""
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+    section_name: str | None = None
+
+
+class LocalRef(Wire, frozen=True):
+    """An object of the same namespace."""
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class SubjectAltName(Wire, frozen=True):
+    """A name in a certificate."""
+
+    type: str = ""
+    hostname: str | None = None
+    uri: str | None = None
+
+
+class BackendTlsValidation(Wire, frozen=True):
+    """Authorities and names by which a backend is trusted."""
+
+    ca_certificate_refs: list[LocalRef] | None = None
+    well_known_ca_certificates: str | None = field(default=None, name="wellKnownCACertificates")
+    hostname: str = ""
+    subject_alt_names: list[SubjectAltName] | None = None
+
+
+class BackendTlsSpec(Wire, frozen=True):
+    """Desired state of a BackendTLSPolicy."""
+
+    target_refs: list[PolicyTarget] | None = None
+    validation: BackendTlsValidation = BackendTlsValidation()
+    options: dict[str, str] | None = None
+
+
+class PolicyStatus(Wire, frozen=True):
+    """Observed state of a policy: an entry per ancestor and controller, as JSON, to write others' back."""
+
+    ancestors: list[dict[str, Any]] | None = None
+
+
+class BackendTlsPolicy(Wire, frozen=True):
+    """TLS to backends."""
+
+    metadata: Meta
+    spec: BackendTlsSpec = BackendTlsSpec()
+    status: PolicyStatus | None = None
+
+
 class GrantFrom(Wire, frozen=True):
     """Referrers that a grant allows."""
 
@@ -312,4 +368,5 @@ HTTP_ROUTE: Final = Kind(GROUP, "v1", "httproutes", "HTTPRoute", HttpRoute)
 GRPC_ROUTE: Final = Kind(GROUP, "v1", "grpcroutes", "GRPCRoute", GrpcRoute)
 TCP_ROUTE: Final = Kind(GROUP, "v1", "tcproutes", "TCPRoute", TcpRoute)
 UDP_ROUTE: Final = Kind(GROUP, "v1", "udproutes", "UDPRoute", UdpRoute)
+BACKEND_TLS_POLICY: Final = Kind(GROUP, "v1", "backendtlspolicies", "BackendTLSPolicy", BackendTlsPolicy)
 REFERENCE_GRANT: Final = Kind(GROUP, "v1beta1", "referencegrants", "ReferenceGrant", ReferenceGrant)
