@@ -58,6 +58,7 @@ ORIGINS: Final = {
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
     "gateway-client": _KUBE_TOOLS,
     "gateway-conformance": _KUBE_TOOLS,
+    "gateway-imports": _KUBE_TOOLS,
     "gateway-echo": _KUBE_TOOLS,
     "gcc": "Debian's gcc and libc6-dev",
     "go": "Go's toolchain, on PATH or in /usr/local/go",

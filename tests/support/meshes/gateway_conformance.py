@@ -29,7 +29,7 @@ from isthmus_lab.layout import Lab
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 PUBLISHED: Final = DOCS / "gateway-api-conformance.yaml"
 PAGE: Final = DOCS / "proxy.md"
-PROGRAMS: Final = ("gateway-conformance", "gateway-echo", "gateway-client")
+PROGRAMS: Final = ("gateway-conformance", "gateway-imports", "gateway-echo", "gateway-client")
 PROFILES: Final = ("MESH-HTTP", "MESH-GRPC")
 FEATURES: Final = (
     "HTTPRoute303RedirectStatusCode",
@@ -86,22 +86,39 @@ def lab() -> Iterator[Running]:
 
 def run(running: Running, directory: Path) -> tuple[dict[str, Any], str]:
     """The suite's report, which is empty if it wrote none, and all that it printed."""
-    kubeconfig, report = directory / "kubeconfig", directory / "report.yaml"
-    kubeconfig.write_text(running.kubectl("config", "view", "--raw", "--minify"))
-    command = [
-        programs.path("gateway-conformance"),
-        *("-test.run", "^TestConformance$", "-test.v", f"-test.timeout={SECONDS}s"),
+    report = directory / "report.yaml"
+    output = _run(
+        running,
+        directory,
+        *(programs.path("gateway-conformance"), "-test.run", "^TestConformance$"),
         f"-conformance-profiles={','.join(PROFILES)}",
         f"-supported-features={','.join(FEATURES)}",
         f"-report-output={report}",
-        f"-timeout-config-overrides=MaxTimeToConsistency:{CONSISTENCY}",
         *(f"-{name}={value}" for name, value in IMPLEMENTATION.items()),
         f"-version={version('isthmus')}",
         "-contact=https://isthmus.io",
-    ]
+    )
+    return yaml.safe_load(report.read_text()) if report.exists() else {}, output
+
+
+def run_imports(running: Running, directory: Path) -> str:
+    """What our own test of ServiceImports as backends printed, which the suite lacks (gateway-api#4789)."""
+    return _run(
+        running,
+        directory,
+        *(programs.path("gateway-imports"), "-test.run", "^TestServiceImports$"),
+        "-conformance-profiles=MESH-HTTP",
+        "-supported-features=Mesh,HTTPRoute",
+    )
+
+
+def _run(running: Running, directory: Path, *command: str) -> str:
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(running.kubectl("config", "view", "--raw", "--minify"))
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    patience = f"-timeout-config-overrides=MaxTimeToConsistency:{CONSISTENCY}"
     done = subprocess.run(
-        command,
+        [*command, "-test.v", f"-test.timeout={SECONDS}s", patience],
         env=environment,
         cwd=directory,
         stdout=subprocess.PIPE,
@@ -109,7 +126,7 @@ def run(running: Running, directory: Path) -> tuple[dict[str, Any], str]:
         text=True,
         check=False,
     )
-    return yaml.safe_load(report.read_text()) if report.exists() else {}, done.stdout
+    return done.stdout
 
 
 def results(output: str) -> dict[str, str]:
@@ -117,7 +134,10 @@ def results(output: str) -> dict[str, str]:
 
     The report counts a test only where all features that it wants are of the profile; this has the others, too.
     """
-    return {name: result for result, name in re.findall(r"^ +--- (PASS|FAIL): TestConformance/(\w+) ", output, re.M)}
+    return {
+        name: result
+        for result, name in re.findall(r"^ +--- (PASS|FAIL): Test(?:Conformance|ServiceImports)/(\w+) ", output, re.M)
+    }
 
 
 def published() -> dict[str, str]:
