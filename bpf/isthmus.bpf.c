@@ -311,6 +311,11 @@ int to_pod(struct __sk_buff *skb)
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;
 	}
+	if (packet.protocol != IPPROTO_TCP && guards_datagrams()) {
+		verdict = verify_datagram(skb);
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+	}
 	if (packet.protocol == IPPROTO_TCP && !(packet.tcp_flags & TCP_RST) && !anything_moved())
 		return TC_ACT_UNSPEC;
 	if (may_open(&packet) && anything_moved()) {

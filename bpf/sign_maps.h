@@ -16,6 +16,7 @@ enum signing_flag {
 	SIGNING_SIGNS = 1,  /* signed_to is not empty */
 	SIGNING_GUARDS = 2, /* guarded is not empty */
 	SIGNING_HOST = 4,   /* host_callers is not empty */
+	SIGNING_DATAGRAMS = 8, /* guarded has ports of UDP */
 };
 
 /* What is looked up at all. */
@@ -53,6 +54,15 @@ struct signed_to {
 	__u32 cluster;
 };
 
+struct caller_address_key {
+	__be32 address[4];
+};
+
+struct caller_address {
+	__be32 address[4];
+	__u32 identity;
+};
+
 struct epoch_key_id {
 	__u32 cluster;
 	__u32 number;
@@ -66,7 +76,7 @@ struct epoch_key {
 
 enum guard_flag {
 	GUARD_AUDIT = 1,   /* count what would be refused, and refuse nothing */
-	GUARD_REQUIRE = 2, /* refuse what is not proven; else what is proven and not allowed, alone */
+	GUARD_ADDRESS = 2, /* judge what is not proven by the identity of its address, and refuse what has none */
 };
 
 struct guarded_key {
@@ -102,6 +112,8 @@ enum refusal_reason {
 	REFUSAL_NOT_ALLOWED = 4,
 	REFUSAL_SPOOFED = 5, /* by a pod of this node: identity is its own, and there is no policy */
 	REFUSAL_UNREADABLE = 6,
+	REFUSAL_NOT_ALLOWED_BY_ADDRESS = 7, /* identity is not proven, but that of the address */
+	REFUSAL_UNKNOWN_ADDRESS = 8,	    /* of a datagram */
 };
 
 /* identity: 0 if it does not say who it is; of a MAC that is wrong or of an unknown key, the identity 0 of the cluster claimed. */
@@ -188,6 +200,15 @@ struct {
 	__type(key, struct guarded_key);
 	__type(value, struct guarded);
 } guarded SEC(".maps");
+
+/* Address of another cluster's pod → its identity, by the cluster's records. Empty unless a guard judges by address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__type(key, struct caller_address_key);
+	__type(value, struct caller_address);
+} caller_addresses SEC(".maps");
 
 /* Ranges of the own cluster's pods and nodes: no guard looks at their SYNs. */
 struct {

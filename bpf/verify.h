@@ -6,6 +6,9 @@
  * guarded. Of fragments the first is enough, without which none is put together; it has the ports. Segments without SYN
  * open no connection and are not looked at.
  *
+ * Where the guard says so, who proves nothing is judged by the identity of the source address, and so is each datagram to a
+ * guarded port of UDP, which has no room for proof. That is as good as the checks of addresses on all of the callers' nodes.
+ *
  * A refusal is answered by ICMP "administratively prohibited" in the pod's name, which ends the caller's connect, and which
  * rescue_icmp.h excuses: it is no failure of the backend.
  */
@@ -23,9 +26,9 @@
 #define NEXT_MOBILITY 135
 
 enum found {
-	FOUND_NO_TCP,
-	FOUND_TCP,     /* its first 8 bytes are at l4 */
-	FOUND_UNKNOWN, /* it can be TCP */
+	FOUND_OTHER,   /* another protocol, or a fragment without ports */
+	FOUND_FIRST,   /* the first bytes of the protocol's header are at l4 */
+	FOUND_UNKNOWN, /* it can be the protocol */
 };
 
 static __always_inline bool guards(void)
@@ -35,20 +38,27 @@ static __always_inline bool guards(void)
 	return gate && READ_ONCE(gate->flags) & SIGNING_GUARDS;
 }
 
+static __always_inline bool guards_datagrams(void)
+{
+	const struct signing *gate = get_signing();
+
+	return gate && READ_ONCE(gate->flags) & SIGNING_DATAGRAMS;
+}
+
 /* Skip one extension header; FOUND_UNKNOWN: the next is to be looked at. */
-static __always_inline int skip_extension(struct __sk_buff *skb, __u8 *next, __u32 *at)
+static __always_inline int skip_extension(struct __sk_buff *skb, __u8 protocol, __u8 *next, __u32 *at)
 {
 	__u8 header[4];
 
-	if (*next == IPPROTO_TCP)
-		return FOUND_TCP;
+	if (*next == protocol)
+		return FOUND_FIRST;
 	if (*next != NEXT_HOP_BY_HOP && *next != NEXT_ROUTING && *next != NEXT_FRAGMENT && *next != NEXT_AUTHENTICATION &&
 	    *next != NEXT_DESTINATION && *next != NEXT_MOBILITY)
-		return FOUND_NO_TCP;
+		return FOUND_OTHER;
 	if (bpf_skb_load_bytes(skb, *at, header, sizeof(header)))
 		return FOUND_UNKNOWN; /* and so will be the next ones */
 	if (*next == NEXT_FRAGMENT && (((__u32)header[2] << 8 | header[3]) & 0xfff8))
-		return FOUND_NO_TCP; /* not the first */
+		return FOUND_OTHER; /* not the first */
 	*at += *next == NEXT_FRAGMENT	    ? 8 :
 	       *next == NEXT_AUTHENTICATION ? ((__u32)header[1] + 2) * 4 :
 					      ((__u32)header[1] + 1) * 8;
@@ -56,7 +66,7 @@ static __always_inline int skip_extension(struct __sk_buff *skb, __u8 *next, __u
 	return FOUND_UNKNOWN;
 }
 
-static __always_inline int find_tcp6(struct __sk_buff *skb, __u32 *l4)
+static __always_inline int find6(struct __sk_buff *skb, __u8 protocol, __u32 *l4)
 {
 	__u8 next;
 
@@ -65,7 +75,7 @@ static __always_inline int find_tcp6(struct __sk_buff *skb, __u32 *l4)
 		return FOUND_UNKNOWN;
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i <= MOST_EXTENSIONS; i++) {
-		int found = skip_extension(skb, &next, l4);
+		int found = skip_extension(skb, protocol, &next, l4);
 
 		if (found != FOUND_UNKNOWN)
 			return found;
@@ -73,22 +83,22 @@ static __always_inline int find_tcp6(struct __sk_buff *skb, __u32 *l4)
 	return FOUND_UNKNOWN;
 }
 
-static __always_inline int find_tcp4(struct __sk_buff *skb, __u32 *l4)
+static __always_inline int find4(struct __sk_buff *skb, __u8 protocol, __u32 *l4)
 {
 	__u8 ip[IPV4_HEADER];
 
 	if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
 		return FOUND_UNKNOWN;
 	*l4 = ETH_HEADER + (ip[0] & 0xf) * 4;
-	if (ip[9] != IPPROTO_TCP || ((__u32)ip[6] << 8 | ip[7]) & 0x1fff)
-		return FOUND_NO_TCP; /* or a fragment that is not the first */
-	return FOUND_TCP;
+	if (ip[9] != protocol || ((__u32)ip[6] << 8 | ip[7]) & 0x1fff)
+		return FOUND_OTHER; /* or a fragment that is not the first */
+	return FOUND_FIRST;
 }
 
 /* The guard of a port of an interface. ANY_PORT: of any. */
-static __always_inline bool find_guard(__u32 ifindex, __be16 port, struct guarded *guard)
+static __always_inline bool find_guard(__u32 ifindex, __u8 protocol, __be16 port, struct guarded *guard)
 {
-	struct guarded_key key = { .ifindex = ifindex, .port = port, .protocol = IPPROTO_TCP };
+	struct guarded_key key = { .ifindex = ifindex, .port = port, .protocol = protocol };
 	const struct guarded *found = bpf_map_lookup_elem(&guarded, &key);
 
 	if (!found)
@@ -145,11 +155,38 @@ static __always_inline int judge(struct __sk_buff *skb, const struct segment *sy
 	return bpf_map_lookup_elem(&allowed, &allows) ? 0 : REFUSAL_NOT_ALLOWED;
 }
 
-/* True if this is refused: without GUARD_REQUIRE, only what is proven and not allowed. */
+static __always_inline __u32 identity_of_address(const __be32 *address)
+{
+	struct caller_address_key key = {};
+	const struct caller_address *found;
+	__u32 identity;
+
+	copy_address(key.address, address);
+	found = bpf_map_lookup_elem(&caller_addresses, &key);
+	if (!found)
+		return 0;
+	identity = READ_ONCE(found->identity);
+	barrier();
+	return same_address(found->address, address) ? identity : 0;
+}
+
+/* 0 if the identity of an address is allowed, else enum refusal_reason: that of its packet if the address has none. */
+static __always_inline int judge_address(const __be32 *address, __u32 policy, int reason, __u32 *identity)
+{
+	struct allowed_key allows = { .policy = policy };
+
+	allows.identity = identity_of_address(address);
+	if (!allows.identity)
+		return reason;
+	*identity = allows.identity;
+	return bpf_map_lookup_elem(&allowed, &allows) ? 0 : REFUSAL_NOT_ALLOWED_BY_ADDRESS;
+}
+
+/* False under GUARD_AUDIT, by which it is counted alone. */
 static __always_inline bool refuses(const struct guarded *guard, __u32 identity, int reason)
 {
 	count_refusal(guard->policy, identity, reason);
-	return !(guard->flags & GUARD_AUDIT) && (guard->flags & GUARD_REQUIRE || reason == REFUSAL_NOT_ALLOWED);
+	return !(guard->flags & GUARD_AUDIT);
 }
 
 /* The error before the packet that it is about. */
@@ -239,28 +276,38 @@ __walked_once int answer_refusal(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* A TCP packet of a form that is not read further. */
-static __always_inline int verify_unreadable(struct __sk_buff *skb)
+/* A datagram, or a TCP packet of a form that is not read further. */
+static __always_inline int verify_by_address(struct __sk_buff *skb, __u8 protocol)
 {
 	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	struct guarded guard = {};
 	__be32 source[4] = {};
 	__be16 port = ANY_PORT;
-	__u32 l4 = 0;
-	int found;
+	__u32 l4 = 0, identity = 0;
+	int found, reason = protocol == IPPROTO_TCP ? REFUSAL_UNREADABLE : REFUSAL_UNKNOWN_ADDRESS;
 
 	if (!ipv6 && skb->protocol != bpf_htons(ETH_P_IP))
 		return TC_ACT_UNSPEC;
-	found = ipv6 ? find_tcp6(skb, &l4) : find_tcp4(skb, &l4);
-	if (found == FOUND_NO_TCP)
+	found = ipv6 ? find6(skb, protocol, &l4) : find4(skb, protocol, &l4);
+	if (found == FOUND_OTHER)
 		return TC_ACT_UNSPEC;
-	if (found == FOUND_TCP && bpf_skb_load_bytes(skb, l4 + 2, &port, sizeof(port)))
+	if (found == FOUND_FIRST && bpf_skb_load_bytes(skb, l4 + 2, &port, sizeof(port)))
 		port = ANY_PORT;
-	if (!find_guard(skb->ifindex, port, &guard))
+	if (!find_guard(skb->ifindex, protocol, port, &guard))
 		return TC_ACT_UNSPEC;
 	if (read_source(skb, source) || is_own(source))
 		return TC_ACT_UNSPEC;
-	return refuses(&guard, 0, REFUSAL_UNREADABLE) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (guard.flags & GUARD_ADDRESS)
+		reason = judge_address(source, guard.policy, reason, &identity);
+	return reason && refuses(&guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* A datagram to a port that is guarded. It is dropped in silence: its answer is for whom the address names. */
+__walked_once int verify_datagram(struct __sk_buff *skb)
+{
+	struct guarded guard = {};
+
+	return find_guard(skb->ifindex, IPPROTO_UDP, ANY_PORT, &guard) ? verify_by_address(skb, IPPROTO_UDP) : TC_ACT_UNSPEC;
 }
 
 __walked_once int verify_to_pod(struct __sk_buff *skb)
@@ -270,15 +317,17 @@ __walked_once int verify_to_pod(struct __sk_buff *skb)
 	__u32 identity = 0;
 	int reason;
 
-	if (!find_guard(skb->ifindex, ANY_PORT, &guard))
+	if (!find_guard(skb->ifindex, IPPROTO_TCP, ANY_PORT, &guard))
 		return TC_ACT_UNSPEC;
 	if (parse(skb, &syn, false))
-		return verify_unreadable(skb);
+		return verify_by_address(skb, IPPROTO_TCP);
 	if ((syn.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
 		return TC_ACT_UNSPEC;
-	if (!find_guard(skb->ifindex, syn.key.pod_port, &guard) || is_own(syn.key.peer))
+	if (!find_guard(skb->ifindex, IPPROTO_TCP, syn.key.pod_port, &guard) || is_own(syn.key.peer))
 		return TC_ACT_UNSPEC;
 	reason = judge(skb, &syn, guard.policy, &identity);
+	if (reason && reason != REFUSAL_NOT_ALLOWED && guard.flags & GUARD_ADDRESS)
+		reason = judge_address(syn.key.peer, guard.policy, reason, &identity);
 	if (!reason)
 		return TC_ACT_UNSPEC;
 	return refuses(&guard, identity, reason) ? answer_refusal(skb) : TC_ACT_UNSPEC;

@@ -165,7 +165,7 @@ def test_of_an_interface_the_strictest_guard_judges_what_has_no_port(world: Worl
     audited = replace(GUARD, port=81, policy=OTHER, audit=True)
     done(world.target.guards.update([GUARD, audited]))
     [anything] = [row for row in world.shown("guarded") if row["port"] == 0]
-    assert (anything["audit"], anything["require"]) == (False, True)
+    assert (anything["audit"], anything["by_address"]) == (False, False)
     done(world.target.guards.delete([GUARD]))
     assert [(row["port"], row["audit"]) for row in world.shown("guarded")] == [(0, True), (81, True)]
 

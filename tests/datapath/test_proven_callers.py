@@ -20,6 +20,7 @@ from datapath_worlds.failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SIL
 from datapath_worlds.signed_syn import FIN, PLAIN, PSH, RST, SYN, URG, option, packet, segment
 from labs.lab_running import PATIENCE, until
 from machine.namespaces import put, switch_on
+from msgspec.structs import replace
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.namespaces import CLONE_NEWNET
@@ -27,7 +28,7 @@ from isthmus.datapath.identity import IdentityTarget
 from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.signing import Guard, HostSource, Permit, SignedTo, Source
+from isthmus.model.signing import AddressIdentity, Guard, HostSource, Permit, SignedTo, Source
 
 pytestmark = pytest.mark.bpf
 
@@ -274,6 +275,40 @@ def test_a_pods_call_is_refused(guarded: IdentityTarget, callers: dict[str, Call
     assert callers[caller].calls(call, family.called, PORT) == [{"error": family.refusal}]
     assert refused(guarded) == {(POLICY, identity, reason)}
     assert callers[caller].tcp(family.called, OPEN_PORT)["answer"], "another port is not guarded"
+
+
+def by_address(target: IdentityTarget) -> None:
+    """Judge callers at the port by their addresses, of TCP and of UDP."""
+    rows = {"client": IDENTITY, "other": STRANGER}
+    known = [AddressIdentity(each, number) for name, number in rows.items() for each in CALLERS[name]]
+    assert done(target.addresses.update(known)) == {}
+    guard = Guard(policy=POLICY, address="", port=PORT, protocol="TCP", require=False)
+    rows_of_both = [replace(guard, address=each, protocol=way) for each in CALLED for way in ("TCP", "UDP")]
+    assert done(target.guards.update(rows_of_both)) == {}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pods_unsigned_call_is_judged_by_its_address(
+    guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    unsigned(guarded, family.called)
+    by_address(guarded)
+    assert callers["client"].tcp(family.called, PORT)["answer"].endswith(family.client)
+    assert refused(guarded) == set()
+    assert callers["other"].tcp(family.called, PORT) == {"error": family.refusal}
+    assert refused(guarded) == {(POLICY, STRANGER, "not-allowed-by-address")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pods_datagrams_are_judged_by_its_address(
+    guarded: IdentityTarget, callers: dict[str, Caller], family: Family
+) -> None:
+    by_address(guarded)
+    assert callers["client"].udp(family.called, PORT)["answer"].endswith(family.client)
+    assert refused(guarded) == set()
+    assert callers["other"].udp(family.called, OPEN_PORT)["answer"], "another port is not guarded"
+    assert "answer" not in callers["other"].udp(family.called, PORT)
+    assert refused(guarded) == {(POLICY, STRANGER, "not-allowed-by-address")}
 
 
 @needs_multipath

@@ -38,7 +38,7 @@ from isthmus.datapath.identity.target import SHIFT_511
 from isthmus.identity import pairs, schedule
 from isthmus.identity.epoch_keys import EpochKeys
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.signing import Guard, Permit, SignedTo, Source
+from isthmus.model.signing import AddressIdentity, Guard, Permit, SignedTo, Source
 
 pytestmark = pytest.mark.bpf
 
@@ -350,14 +350,93 @@ def test_under_audit_each_row_of_the_matrix_passes_and_is_counted(
     assert refused(guarding) == {(POLICY, identity, reason): 1}
 
 
+def known(target: IdentityTarget, identity: int) -> None:
+    """Give the callers' addresses an identity by records, and have guards judge by it."""
+    addresses = (CALLER, CALLER + "9", CALLER6, CALLER6 + "9")
+    done(target.addresses.update([AddressIdentity(each, identity) for each in addresses]))
+    done(target.guards.update([replace(GUARD, require=False), replace(GUARD, protocol="UDP")]))
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_where_signatures_are_not_required_only_a_proven_identity_that_may_not_call_is_refused(
-    enter: TestRun, guarding: IdentityTarget, case: str
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_by_address_who_proves_nothing_passes_if_the_account_of_its_address_may_call(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
+) -> None:
+    make, identity, reason = REFUSED[case]
+    known(guarding, IDENTITY)
+    assert (enter(make(source, called))[0] == PASS) == (reason != "not-allowed")
+    proven = {(POLICY, identity, reason): 1} if reason == "not-allowed" else {}
+    assert refused(guarding) == proven, "a proof counts more than an address"
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_by_address_who_proves_nothing_is_refused_by_address_if_that_account_may_not_call(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
+) -> None:
+    make, _, reason = REFUSED[case]
+    known(guarding, STRANGER)
+    assert enter(make(source, called))[0] != PASS
+    shown = reason if reason == "not-allowed" else "not-allowed-by-address"
+    assert refused(guarding) == {(POLICY, STRANGER, shown): 1}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_by_address_an_address_without_a_record_is_refused_as_if_proof_were_required(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, case: str
 ) -> None:
     make, identity, reason = REFUSED[case]
     done(guarding.guards.update([replace(GUARD, require=False)]))
-    assert (enter(make(CALLER, CALLED))[0] == PASS) == (reason != "not-allowed")
+    assert enter(make(source, called))[0] != PASS
     assert refused(guarding) == {(POLICY, identity, reason): 1}
+
+
+def datagram(source: str, called: str, *, port: int = PORT) -> bytes:
+    return frame(packet(source, called, struct.pack("!HHHH", SPORT, port, 8, 0), protocol=17))
+
+
+def first_fragment(source: str, called: str) -> bytes:
+    body = struct.pack("!HHHH", SPORT, PORT, 8, 0)
+    if ":" in source:
+        return frame(packet(source, called, body, protocol=44, options=bytes.fromhex("1100000100000007")))
+    return frame(packet(source, called, body, protocol=17, fragment=0x2000))
+
+
+def datagram_behind_options(source: str, called: str) -> bytes:
+    body = struct.pack("!HHHH", SPORT, PORT, 8, 0)
+    if ":" in source:
+        return frame(packet(source, called, body, protocol=60, options=bytes.fromhex("1100010400000000")))
+    return frame(packet(source, called, body, protocol=17, options=b"\1\1\1\0"))
+
+
+@pytest.mark.parametrize("make", [datagram, first_fragment, datagram_behind_options])
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_a_datagram_to_a_guarded_port_is_judged_by_its_address(
+    enter: TestRun, guarding: IdentityTarget, source: str, called: str, make: Callable[[str, str], bytes]
+) -> None:
+    sent = make(source, called)
+    known(guarding, IDENTITY)
+    assert enter(sent) == (PASS, sent)
+    assert refused(guarding) == {}
+    known(guarding, STRANGER)
+    assert enter(sent)[0] == DROP
+    assert refused(guarding) == {(POLICY, STRANGER, "not-allowed-by-address"): 1}
+    done(guarding.addresses.prune(()))
+    assert enter(sent)[0] == DROP
+    assert refused(guarding)[POLICY, 0, "unknown-address"] == 1
+    done(guarding.guards.update([replace(GUARD, protocol="UDP", audit=True)]))
+    assert enter(sent) == (PASS, sent)
+    assert refused(guarding)[POLICY, 0, "unknown-address"] == 2
+
+
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_no_other_datagram_is_looked_at(enter: TestRun, guarding: IdentityTarget, source: str, called: str) -> None:
+    done(guarding.guards.update([replace(GUARD, protocol="UDP")]))
+    own = "fd00:8:0:5::1" if ":" in source else "10.8.77.1"
+    for sent in (datagram(source, called, port=PORT + 1), datagram(own, called)):
+        assert enter(sent) == (PASS, sent)
+    assert refused(guarding) == {}
 
 
 NOT_LOOKED_AT: dict[str, Callable[[str, str], bytes]] = {

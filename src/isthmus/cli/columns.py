@@ -202,6 +202,11 @@ def _requirement(row: Row) -> str:
     return " ".join(text(each) for each in (row["key"], row["operator"], row["values"]) if each)
 
 
+def _unsigned(guard: Row) -> str:
+    """What becomes of a guarded port's callers that prove nothing."""
+    return "refuse" if guard["require"] and guard["protocol"] != "UDP" else "address"
+
+
 def _callers(rule: Row) -> str:
     """Callers that a rule of an ExportPolicy allows, by cluster, namespace and service account: ``c2/shop/web``."""
     cluster = ",".join([*filter(None, [rule["cluster"]]), *(f"{key}={value}" for key, value in rule["labels"])])
@@ -471,8 +476,10 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("ADDRESS", _field("address")),
         Column("PORT", lambda row: f"{row['port']}/{row['protocol']}"),
         Column("AUDIT", lambda row: text(row["audit"])),
-        Column("UNSIGNED", lambda row: "refuse" if row["require"] else "address", wide=True),
+        Column("UNSIGNED", _unsigned, wide=True),
     ],
+    "address_identities": [Column("IDENTITY", _field("number"))],
+    "address_use": [],
     "permits": [Column("IDENTITY", _field("identity"))],
     "caller_refusals": [
         Column("CALLER", lambda row: row["caller"] or "(unknown)"),

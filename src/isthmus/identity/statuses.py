@@ -116,7 +116,9 @@ def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, clus
         room = f"it allows {excess.identities} identities, which do not fit into the {excess.limit} of all policies"
         ignored.insert(0, WithoutEffect("TooManyCallers", f"{room}: nodes allow none of them"))
     if not ignored:
-        return condition("Enforced", True, reason="Enforced", generation=policy.generation)
+        by_address = judged_by_address(policy, own, clusters)
+        reason = "ByAddress" if by_address else "Enforced"
+        return condition("Enforced", True, reason=reason, message=by_address, generation=policy.generation)
     message = "; ".join(each.text for each in ignored)
     return condition("Enforced", False, reason=ignored[0].reason, message=message, generation=policy.generation)
 
@@ -126,14 +128,23 @@ def without_effect(policy: ExportPolicy, own: Cluster | None, clusters: Iterable
     if policy.audit:
         yield WithoutEffect("Audit", "audit: nobody is refused; nodes count whom it would refuse, gateways do not")
         return
-    ways = {reachability(own, each) for each in clusters if each is not own and not each.own}
-    if "direct" in ways and not policy.require:
-        text = "unsigned: address: nodes know no callers by address, so they allow those that prove no identity"
-        yield WithoutEffect("UnprovenAllowed", text)
-    if "direct" in ways and policy.enforce == "all":
-        yield WithoutEffect("UDPNotVerified", "enforce: all: nodes do not judge callers by UDP")
+    ways = _ways(own, clusters)
     if own is None or not own.gateways or not ways - {"direct"}:
         return
     if any(rule.namespace or rule.service_account for rule in policy.allow):
         text = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
         yield WithoutEffect("ByCluster", text)
+
+
+def judged_by_address(policy: ExportPolicy, own: Cluster | None, clusters: Iterable[Cluster]) -> str:
+    """A sentence about the callers on this network that are judged by address; empty if there are none."""
+    whom = [*(["TCP callers that prove nothing"] if not policy.require else ())]
+    whom += ["callers by UDP"] if policy.enforce == "all" else []
+    if not whom or "direct" not in _ways(own, clusters):
+        return ""
+    return f"{' and '.join(whom)} are judged by address, which is not verified"
+
+
+def _ways(own: Cluster | None, clusters: Iterable[Cluster]) -> set[str]:
+    """The ways by which other clusters call this one."""
+    return {reachability(own, each) for each in clusters if each is not own and not each.own}

@@ -9,7 +9,17 @@ from msgspec import Struct
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
 
-RefusalReason = Literal["unsigned", "bad-mac", "unknown-key", "not-allowed", "spoofed", "unreadable"]
+RefusalReason = Literal[
+    "unsigned",
+    "bad-mac",
+    "unknown-key",
+    "not-allowed",
+    "spoofed",
+    "unreadable",
+    "not-allowed-by-address",
+    "unknown-address",
+]
+"""``by-address``: of a caller that its source address names and nothing proves. ``unknown-address``: of a datagram."""
 
 
 class Source(Struct, frozen=True, gc=False):
@@ -57,6 +67,25 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
     """``True`` if refusals are counted and the calls let through."""
     require: bool = True
     """``False`` if a caller whose signature did not arrive is taken to be who its address says."""
+
+    @property
+    def by_address(self) -> bool:
+        """True if callers that prove nothing are judged by their address; those by UDP always are."""
+        return self.protocol == "UDP" or not self.require
+
+
+class AddressUse(Struct, frozen=True, gc=False):
+    """The one row that there is while a guard of this node judges callers by their address."""
+
+    whole: bool = True
+
+
+class AddressIdentity(Struct, frozen=True, gc=False):
+    """An address of another cluster's pod, by which a guard of this node may judge it."""
+
+    address: str
+    number: int
+    """Of the account, by the cluster's records. Nothing proves it."""
 
 
 class Permit(Struct, frozen=True, gc=False):

@@ -56,7 +56,7 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
-from isthmus.model.signing import Guard, HostSource, Permit, Refusal, SignedTo, Source
+from isthmus.model.signing import AddressIdentity, AddressUse, Guard, HostSource, Permit, Refusal, SignedTo, Source
 from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
@@ -437,7 +437,15 @@ GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
     "guards",
     Guard,
     key=attrgetter("address", "port", "protocol"),
-    indexes={"policy": Attribute("policy"), "namespace": lambda row: (row.policy.partition("/")[0],)},
+    indexes={
+        "policy": Attribute("policy"),
+        "namespace": lambda row: (row.policy.partition("/")[0],),
+        "by_address": lambda row: (True,) if row.by_address else (),
+    },
+)
+ADDRESS_USE: Final = Table[bool, AddressUse]("address_use", AddressUse, key=attrgetter("whole"))
+ADDRESS_IDENTITIES: Final = Table[str, AddressIdentity](
+    "address_identities", AddressIdentity, key=attrgetter("address")
 )
 PERMITS: Final = Table[tuple[ServiceName, int], Permit](
     "permits", Permit, key=attrgetter("policy", "identity"), indexes={"policy": Attribute("policy")}

@@ -19,7 +19,7 @@ from isthmus import kube, logs
 from isthmus.config import Config
 from isthmus.datapath import Datapath, identities
 from isthmus.datapath.identity.target import SHIFT, SHIFT_511, IdentityTarget
-from isthmus.identity import callers, guards
+from isthmus.identity import addresses, callers, guards
 from isthmus.identity import permits as permitted
 from isthmus.identity.epoch_keys import KeySet
 from isthmus.identity.keys import EPOCH_SECONDS, number_of
@@ -82,6 +82,7 @@ def derived(config: Config) -> list[Derivation]:
     return [
         *callers.derived(cluster, config.node.name),
         guards.derived(cluster),
+        *addresses.derived(),
         *permitted.derived(cluster),
     ]
 
@@ -93,6 +94,7 @@ class ProvingStatus(Struct, frozen=True):
     host_sources: ReconcilerStats
     signed_to: ReconcilerStats
     permits: ReconcilerStats
+    addresses: ReconcilerStats
     guards: ReconcilerStats
 
 
@@ -104,23 +106,26 @@ class Parts(NamedTuple):
     host_sources: Reconciler[Any, Any]
     signed_to: Reconciler[Any, Any]
     permits: Reconciler[Any, Any]
+    addresses: Reconciler[Any, Any]
     guards: Reconciler[Any, Any]
 
 
 class PermitsFirst:
-    """The target of guards, which writes what a policy allows before any port is guarded by it."""
+    """The target of guards, which writes what a policy allows, and addresses of callers, before a port is guarded."""
 
     def __init__(self, db: Database, target: IdentityTarget) -> None:
         self._db = db
         self._target = target
 
     async def update(self, rows: Sequence[Guard]) -> Mapping[Any, str]:
-        """Write the permits of the rows' policies, then the rows."""
+        """Write the permits of the rows' policies, before the first that needs them the addresses, then the rows."""
         snapshot = self._db.snapshot()
         policies = dict.fromkeys(row.policy for row in rows)
         await self._target.permits.update(
             [each for name in policies for each in snapshot.by(tables.PERMITS, "policy", name)]
         )
+        if not self._target.addresses.rows and any(row.by_address for row in rows):
+            await self._target.addresses.update(list(snapshot.all(tables.ADDRESS_IDENTITIES)))
         return await self._target.guards.update(rows)
 
     async def delete(self, rows: Sequence[Guard]) -> Mapping[Any, str]:
@@ -159,6 +164,7 @@ class Proving:
             host_sources=self._parts.host_sources.stats(),
             signed_to=self._parts.signed_to.stats(),
             permits=self._parts.permits.stats(),
+            addresses=self._parts.addresses.stats(),
             guards=self._parts.guards.stats(),
         )
 
@@ -187,6 +193,7 @@ class Proving:
                     (tables.HOST_SOURCES, target.host_sources),
                     (tables.SIGNED_TO, target.signed_to),
                     (tables.PERMITS, target.permits),
+                    (tables.ADDRESS_IDENTITIES, target.addresses),
                     (tables.GUARDS, PermitsFirst(db, target)),
                 )
             ),
@@ -196,6 +203,7 @@ class Proving:
         tasks.start("sources in the node's network", parts.host_sources.run)
         tasks.start("signed addresses", parts.signed_to.run)
         tasks.start("permits", parts.permits.run)
+        tasks.start("addresses of callers", parts.addresses.run)
         tasks.start("guards", partial(self._guard, parts))
         tasks.start("interfaces of sources", target.keep)
         tasks.start("refused callers", partial(self._note_refusals, target))

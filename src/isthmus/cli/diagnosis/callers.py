@@ -16,12 +16,19 @@ SIGNED_BY: Final = "isthmus get sources -n {namespace}; isthmus status: the node
 CLOCKS: Final = "isthmus get clusters: clocks and keys of both clusters"
 WORDS: Final[Mapping[RefusalReason, tuple[str, str]]] = {
     "not-allowed": ("it does not allow this caller", ""),
+    "not-allowed-by-address": (
+        "it does not allow this caller, by address, which is not verified",
+        SIGNED_BY,
+    ),
     "unsigned": ("the call does not prove who makes it", SIGNED_BY),
     "bad-mac": ("the proof of the caller is of another key, or was changed on the way (NAT)", CLOCKS),
     "unknown-key": ("the key of the caller's cluster is not known there", CLOCKS),
     "unreadable": ("it cannot read the packet (options or fragments of IP)", ""),
 }
 """What a reason means, and what to look at beside the policy."""
+
+OF_ONE: Final = frozenset[RefusalReason]({"not-allowed", "not-allowed-by-address"})
+"""Reasons that are about the caller's identity."""
 
 
 class Refused(NamedTuple):
@@ -39,7 +46,7 @@ def refused(facts: Facts, denial: Denial) -> Refused | None:
     cluster, namespace = denial.key.cluster, split(denial.key.service)[0]
     source = facts.agent.rows.get(tables.SOURCES, denial.pod)
     for row in _counted(facts, cluster, namespace):
-        if row.reason not in WORDS or (row.reason == "not-allowed" and (not source or source.identity != row.identity)):
+        if row.reason not in WORDS or (row.reason in OF_ONE and (not source or source.identity != row.identity)):
             continue
         words, look = WORDS[row.reason]
         cure = f"{facts.kubectl(cluster, namespace)} describe exportpolicy {split(row.policy)[1]}"

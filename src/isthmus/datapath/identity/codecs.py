@@ -16,11 +16,13 @@ REASONS: Final[Mapping[int, RefusalReason]] = {
     4: "not-allowed",
     5: "spoofed",
     6: "unreadable",
+    7: "not-allowed-by-address",
+    8: "unknown-address",
 }
 """Names by value of enum refusal_reason."""
-SIGNS, GUARDS, HOST = 1, 2, 4
+SIGNS, GUARDS, HOST, DATAGRAMS = 1, 2, 4, 8
 """Bits of enum signing_flag."""
-AUDIT, REQUIRE = 1, 2
+AUDIT, ADDRESS = 1, 2
 """Bits of enum guard_flag."""
 ANY_PORT: Final = 0
 ANY_ADDRESS: Final = bytes(16)
@@ -32,6 +34,8 @@ SOURCE = Shape("source", identity="I", ifindex="I")
 HOST_CALLER = Shape("host_caller", cgroup="Q", identity="I", reserved="I")
 SIGNED_TO_KEY = Shape("signed_to_key", address="16s")
 SIGNED_TO = Shape("signed_to", address="16s", cluster="I")
+CALLER_ADDRESS_KEY = Shape("caller_address_key", address="16s")
+CALLER_ADDRESS = Shape("caller_address", address="16s", identity="I")
 EPOCH_KEY_ID = Shape("epoch_key_id", cluster="I", number="I")
 EPOCH_KEY = Shape("epoch_key", key="16s", cluster="I", number="I")
 GUARDED_KEY = Shape("guarded_key", ifindex="I", port="2s", protocol="B", reserved="B")

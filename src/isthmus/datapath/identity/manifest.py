@@ -36,8 +36,13 @@ def _guarded(_: Names, __: bytes, value: bytes) -> Row:
         "port": int.from_bytes(raw["port"], "big"),
         "policy_id": raw["policy"],
         "audit": bool(raw["flags"] & codecs.AUDIT),
-        "require": bool(raw["flags"] & codecs.REQUIRE),
+        "by_address": bool(raw["flags"] & codecs.ADDRESS),
     }
+
+
+def _caller_address(_: Names, __: bytes, value: bytes) -> Row:
+    raw = codecs.CALLER_ADDRESS.named(value)
+    return {"address": address_text(raw["address"]), "identity": raw["identity"]}
 
 
 def _range(_: Names, key: bytes, __: bytes) -> Row:
@@ -70,6 +75,13 @@ MAPS: Final = (
     Map(name="policies", value=codecs.POLICY, entries=times(1), writer="agent", show=per_entry(_policy)),
     Map(name="own_ranges", key=codecs.RANGE_KEY, writer="agent", show=per_entry(_range)),
     Map(name="allowed", key=codecs.ALLOWED_KEY, entries=times(1), writer="agent", show=per_entry(_allowed)),
+    Map(
+        name="caller_addresses",
+        key=codecs.CALLER_ADDRESS_KEY,
+        value=codecs.CALLER_ADDRESS,
+        writer="agent",
+        show=per_entry(_caller_address),
+    ),
     Map(name="verify_keys", key=codecs.EPOCH_KEY_ID, value=codecs.EPOCH_KEY, writer="agent"),
     Map(
         name="guarded",

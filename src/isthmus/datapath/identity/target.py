@@ -25,8 +25,8 @@ from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
 from isthmus.datapath.services.callers import Identities
 from isthmus.datapath.services.codecs import PROTOCOLS
 from isthmus.model.names import ServiceName
-from isthmus.model.signing import Guard, HostSource, Permit, Refusal, SignedTo, Source
-from isthmus.model.tables import GUARDS, HOST_SOURCES, PERMITS, SIGNED_TO, SOURCES
+from isthmus.model.signing import AddressIdentity, Guard, HostSource, Permit, Refusal, SignedTo, Source
+from isthmus.model.tables import ADDRESS_IDENTITIES, GUARDS, HOST_SOURCES, PERMITS, SIGNED_TO, SOURCES
 
 RENEW: Final = 10.0
 """Seconds between two looks at which interfaces lead to the pods."""
@@ -84,6 +84,9 @@ class IdentityTarget:
         self.sources = Entries(maps, "sources", SOURCES.key, self._source, written=self._follow)
         self.host_sources = Entries(maps, "host_callers", HOST_SOURCES.key, self._host_source, written=self._follow)
         self.signed_to = Entries(maps, "signed_to", SIGNED_TO.key, _signed_to, written=self._follow)
+        self.addresses = Entries(
+            maps, "caller_addresses", ADDRESS_IDENTITIES.key, _caller_address, written=self._follow
+        )
         self.permits = Entries(maps, "allowed", PERMITS.key, self._permit, written=self._follow)
         self.guards = Entries(maps, "guarded", GUARDS.key, self._guard, written=self._follow, choose=_strictest)
 
@@ -132,7 +135,7 @@ class IdentityTarget:
 
     async def clear(self) -> None:
         """Remove every entry: nothing is signed and nothing is guarded."""
-        for entries in (self.guards, self.signed_to, self.sources, self.host_sources, self.permits):
+        for entries in (self.guards, self.addresses, self.signed_to, self.sources, self.host_sources, self.permits):
             await entries.prune(())
         self.put_keys({}, {})
         self.put_own_ranges(())
@@ -175,7 +178,7 @@ class IdentityTarget:
     def _guard(self, row: Guard) -> dict[bytes, bytes]:
         """An entry for the port, and one that says that some port of the interface is guarded."""
         policy, protocol = self._policy(row.policy), PROTOCOLS[row.protocol]
-        flags = codecs.AUDIT * row.audit | codecs.REQUIRE * row.require
+        flags = codecs.AUDIT * row.audit | codecs.ADDRESS * row.by_address
         interface = self._interface((row.address,), row.address)
         wheres = [(port(number), protocol, 0) for number in (codecs.ANY_PORT, row.port)]
         return {
@@ -238,8 +241,11 @@ class IdentityTarget:
         """Make programs look where there is something, after it was written."""
         flags = codecs.SIGNS * bool(len(self.signed_to)) | codecs.GUARDS * bool(len(self.guards))
         flags |= codecs.HOST * bool(len(self.host_sources))
-        value = codecs.SIGNING.pack(flags, self._shift, self._began, self._number, 0)
         current = self._gate()
+        flags |= codecs.DATAGRAMS * any(row.protocol == "UDP" for row in self.guards.rows.values())
+        if not self.guards.pruned:  # entries of an earlier process
+            flags |= codecs.SIGNING.named(current)["flags"] & codecs.DATAGRAMS
+        value = codecs.SIGNING.pack(flags, self._shift, self._began, self._number, 0)
         if value != current and (flags or codecs.SIGNING.named(current)["flags"]):
             self._maps.put("signing", [(GATE, value)])
 
@@ -257,6 +263,11 @@ def _entries(keys: Keys) -> dict[bytes, bytes]:
     return {codecs.EPOCH_KEY_ID.pack(*each): codecs.EPOCH_KEY.pack(key, *each) for each, key in keys.items()}
 
 
+def _caller_address(row: AddressIdentity) -> dict[bytes, bytes]:
+    raw = address(row.address)
+    return {codecs.CALLER_ADDRESS_KEY.pack(raw): codecs.CALLER_ADDRESS.pack(raw, row.number)}
+
+
 def _signed_to(row: SignedTo) -> dict[bytes, bytes]:
     raw = address(row.address)
     return {codecs.SIGNED_TO_KEY.pack(raw): codecs.SIGNED_TO.pack(raw, row.cluster_id)}
@@ -269,6 +280,6 @@ def _strictest(key: bytes, values: Sequence[bytes]) -> bytes:
 
     def strictness(value: bytes) -> tuple[bool, bool]:
         flags = codecs.GUARDED.named(value)["flags"]
-        return not flags & codecs.AUDIT, bool(flags & codecs.REQUIRE)
+        return not flags & codecs.AUDIT, not flags & codecs.ADDRESS
 
     return max(values, key=strictness)
