@@ -216,6 +216,10 @@ chaos: setup-test ## three operators killed, stopped, paused and cut off at rand
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest -rA --tb=short \
 		tests/mcs/test_operators_chaos.py -k $(if $(filter real,$(APISERVER)),kube,lab)
 
+simulate: SEED := $(or $(SEED),$(shell date +%s))
+simulate: setup-test ## operators of three clusters in virtual time, under faults; a failure is shrunk: HOURS=10 SEED=… CASES=dir
+	@$(PY) -m isthmus_sim run --seed $(SEED) --hours $(or $(HOURS),1) --cases $(or $(CASES),.cache/simulation)
+
 churn: SEED := $(or $(SEED),$(shell date +%s))
 churn: setup-test ## a hostile tenant and a lying peer beside calls by name, through Envoy and to an island: MINUTES=120 SEED=…
 	@PYTHONPATH=tests/support $(PY) tests/support/hostility/churn.py --minutes $(or $(MINUTES),5) --seed $(SEED)

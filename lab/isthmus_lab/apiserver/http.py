@@ -56,10 +56,11 @@ class Server:
     def application(self) -> web.Application:
         """For aiohttp to run."""
         app = web.Application(client_max_size=LARGEST_BODY)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", "/{path:.*}", self.handle)
         return app
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request; every error is a reply."""
         try:
             return await self._answer(request)
         except ApiError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -22,6 +22,14 @@ BOOKMARK_EVERY = 10.0
 """Seconds without an event after which a client that asked for bookmarks gets one."""
 
 Type = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+
+
+class Output(Protocol):
+    """Where lines go: a response over HTTP, or what stands for one."""
+
+    async def write(self, data: bytes, /) -> object:
+        """Send some lines."""
+        ...
 
 
 class Watch:
@@ -41,23 +49,27 @@ class Watch:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Send events until the timeout ends or the client disconnects."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await self.feed(response, begin=lambda: response.prepare(request))
+        await response.write_eof()
+        return response
+
+    async def feed(self, response: Output, *, begin: Callable[[], Awaitable[object]]) -> None:
+        """Write events to anything until the timeout ends; ``begin`` is called once the watch is known to be valid."""
         fresh = self._start in ("", "0") or self._initial
         start = self._store.revision if fresh else requests.number(self._start, "resourceVersion")
         items = self._store.items(self._target.kind.qualified, self._target.namespace) if fresh else []
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.enable_chunked_encoding()
         async with self._store.follow([self._target.kind.qualified], revision=start) as subscription:
-            await response.prepare(request)
+            await begin()
             first = [self._line("ADDED", item.body, item) for item in items if self._has(item)]
             if self._initial and self._bookmarks:
                 first.append(self._bookmark(start, initial=True))
             if first:
                 await response.write(b"".join(first))
             await self._follow(response, subscription, start)
-        await response.write_eof()
-        return response
 
-    async def _follow(self, response: web.StreamResponse, subscription: Subscription, revision: int) -> None:
+    async def _follow(self, response: Output, subscription: Subscription, revision: int) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._timeout
         try:

@@ -7,7 +7,7 @@ status, readiness and metrics have the reason. One list of problems decides what
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from isthmus.config import Config
 from isthmus.model.tables import CLUSTERS, FAULTS
 from isthmus.processes import faults, memory
 from isthmus.reflector import Reflector, State
-from isthmus.running import Tasks
+from isthmus.running import TaskFailure, Tasks
 from isthmus.statedb import Database, ReconcilerStats
 
 Texts = Callable[[], Iterable[str]]
@@ -105,6 +105,15 @@ class Shown:
         self._idle = view
         if not self._at_work:
             self._set(view)
+
+    @property
+    def at_work(self) -> bool:
+        """True while the process does what it is for, such as leading."""
+        return self._at_work
+
+    def failing(self) -> Sequence[TaskFailure]:
+        """Tasks of the process that do not work now."""
+        return self._tasks.failing()
 
     def _set(self, view: View) -> None:
         self._view = view
