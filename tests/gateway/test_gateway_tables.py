@@ -77,7 +77,7 @@ def chains(
     found = message(MESSAGES["listener"]).FromString(row.body)
     chosen: dict[str, set[str]] = {chain.name: set() for chain in found.filter_chains}
     top = found.filter_chain_matcher
-    for alpn, on_match in top.matcher_tree.exact_match_map.map.items() if members else ():
+    for alpn, on_match in top.matcher_tree.prefix_match_map.map.items() if members else ():
         of_member(on_match.matcher, alpn.strip("'").partition(".")[0], chosen)
     of_member(top.on_no_match.matcher if members else top, "?", chosen)
     return chosen
@@ -252,7 +252,8 @@ def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
         ((policy("c3", "c4", "c9"),), None, "c3 c4"),
         ((policy(),), None, ""),
         ((policy(allow=(Allow(),)),), None, "every member"),
-        ((policy(allow=(Allow(namespace="shop"),)),), None, "every member"),
+        ((policy(allow=(Allow(namespace="shop"),)),), None, "c1 c3 c4"),
+        ((policy(allow=(Allow(namespace="shop"),)),), "c4", "c4"),
         ((policy(allow=(Allow(cluster=ClusterName("c3"), service_account="web"),)),), None, "c3"),
         ((policy(allow=(Allow(labels=(("class", "gold"),)),)),), None, "c3 c4"),
         ((policy(allow=(Allow(labels=(("class", "gold"), ("tier", "1"))),)),), None, "c4"),
@@ -275,6 +276,7 @@ def callers(*policies: ExportPolicy, importers: str | None = None) -> str:
         "nobody",
         "anybody",
         "a namespace of any cluster",
+        "a namespace of any cluster, and importers",
         "an account of a cluster",
         "labels of clusters",
         "several labels",

@@ -12,19 +12,21 @@ A member's chain for services forwards a connection to the Envoy cluster named l
 of the SNI, the rest is the caller's choice. Exports for some clusters only have their own chains, HTTP ports share one,
 and UDP ports another. The names of their Envoy clusters have other suffixes, so that only these chains reach them.
 
-An export is for some clusters only by its annotation, by an ExportPolicy, or by both; a cluster has to be in each.
+An export is for some clusters only by its annotation, by an ExportPolicy, or by both; a cluster has to be in each. A
+policy may allow some accounts of a cluster, whose callers the matcher tells apart (:mod:`isthmus.gateway.accounts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from isthmus.gateway import access_log, http, tls, udp
-from isthmus.gateway.matching import ALPN, SNI, OnMatch, by_suffix, by_value, to_chain
+from isthmus.gateway import access_log, accounts, http, tls, udp
+from isthmus.gateway.matching import ALPN, SNI, OnMatch, any_of, by_prefix, by_suffix, by_value, to_chain
 from isthmus.gateway.naming import etcd_sni, health_sni, node_identity, protocol, service_sni, services_suffix
 from isthmus.identity import allow
 from isthmus.mcs.merged import importers
@@ -124,7 +126,7 @@ def derived(gateway: GatewaySettings) -> Derived[Resource]:
             if gateway.tracing is not None:
                 yield gateway.tracing.cluster(LISTENER)
             apart = [(each, _called_apart(reader, each, gateway)) for each in exports if _is_apart(each)]
-            yield listener(gateway, apart, members)
+            yield listener(gateway, apart, members, judging_accounts(reader, gateway))
             if gateway.etcd:
                 yield from _etcd(gateway)
             return
@@ -178,13 +180,35 @@ def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Expo
 
     def judged(export: Export) -> Export:
         policy = policy_of(export.name) if gateway.policies else None
-        if policy is None or policy.audit:
+        if policy is None or policy.audit or allow.allows_everyone(policy):
             return export
         allowed, named = allow.clusters_allowed(policy, labels), importers(export)
-        if allowed is None:
-            return export
+        if allowed is None:  # any cluster, but some of its accounts only
+            allowed = frozenset(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
         both = ",".join(sorted(allowed if named is None else allowed & set(named)))
         return replace(export, annotations=tuple({**dict(export.annotations), IMPORTERS: both}.items()))
+
+    return judged
+
+
+Judge = Callable[[ServiceName, ClusterName], tuple[dict[str, str], ...] | None]
+"""Function of an export and a member to matchers of the callers that it allows; ``None`` if every caller of that member
+is allowed."""
+
+
+def judging_accounts(reader: Reader, gateway: GatewaySettings) -> Judge:
+    """Return the function that judges the accounts of a member's callers by ExportPolicies."""
+    policy_of = allow.judging(reader)
+    labels = allow.labels_of(reader) if gateway.policies else {}
+
+    def judged(export: ServiceName, member: ClusterName) -> tuple[dict[str, str], ...] | None:
+        policy = policy_of(export) if gateway.policies else None
+        if policy is None or policy.audit:
+            return None
+        allowed = allow.accounts_allowed(policy, member, labels)
+        if allow.EVERY_ACCOUNT in allowed:
+            return None
+        return (*accounts.matchers(protocol(member, gateway.domain), allowed, unproven=not policy.require),)
 
     return judged
 
@@ -306,15 +330,18 @@ def _serving(answering: Answering) -> list[tuple[str, int]]:
 
 
 def listener(
-    gateway: GatewaySettings, apart: Iterable[tuple[Export, Iterable[CallTarget]]], members: Sequence[ClusterName]
+    gateway: GatewaySettings,
+    apart: Iterable[tuple[Export, Iterable[CallTarget]]],
+    members: Sequence[ClusterName],
+    judge: Judge = lambda export, member: None,
 ) -> Resource:
     """Return the listener for members that each have a file of authorities.
 
     A connection without one of our SNIs, or without TLS, matches no chain and is closed. ``apart``: exports with chains
-    of their own, and their destinations.
+    of their own, and their destinations. ``judge``: judges accounts of callers.
     """
     (first, *more) = [address(*endpoint) for endpoint in gateway.listen]
-    ports = [each for export, calls in apart for each in _ports_apart(export, calls)]
+    ports = [each for export, calls in apart for each in _ports_apart(export, calls, members, judge)]
     chains = [_chain(REFUSED, tls.downstream(gateway.directory, [{"exact": NOBODY}]), [_bytes_to("none")])]
     for member in members:
         chains += _chains(member, ports, gateway)
@@ -350,14 +377,20 @@ class PortApart(NamedTuple):
     speaks: Speaks
     importers: tuple[ClusterName, ...] | None
     """Clusters that may call it; ``None`` for all members."""
+    callers: Mapping[ClusterName, tuple[dict[str, str], ...]] = {}
+    """Matchers of the callers that may, for members of which only some may."""
 
 
-def _ports_apart(export: Export, calls: Iterable[CallTarget]) -> Iterator[PortApart]:
+def _ports_apart(
+    export: Export, calls: Iterable[CallTarget], members: Iterable[ClusterName], judge: Judge
+) -> Iterator[PortApart]:
     clusters = importers(export)
+    judged = {member: found for member in members if clusters is not None and (found := judge(export.name, member))}
     for call in calls:
         speaks = _speaks(call.port) or "bytes"
         if speaks != "bytes" or clusters is not None:
-            yield PortApart(call.sni, target(export, call), speaks, clusters)
+            callers = {} if speaks == "udp" else judged  # tunnels of UDP are shared by callers
+            yield PortApart(call.sni, target(export, call), speaks, clusters, callers)
 
 
 def _chains(member: ClusterName, ports: Sequence[PortApart], gateway: GatewaySettings) -> Iterator[dict[str, Any]]:
@@ -372,13 +405,14 @@ def _chains(member: ClusterName, ports: Sequence[PortApart], gateway: GatewaySet
     limited = _limit(gateway.connections)
     yield _chain(f"services {member}", socket, [limited, *_by_sni()])
     yield _chain(f"health {member}", socket, [limited, *_echo()])
+    if any(port.speaks == "http" and member in port.callers for port in ports):
+        yield _chain(_forbidding(member), socket, [limited, http.forbidding()])
     for speaks in sorted({port.speaks for port in ports if port.importers is None}):
         yield _chain(f"{speaks} {member}", socket, [limited, _filter(speaks, member, gateway)])
     for port in ports:
         if member in (port.importers or ()):
-            yield _chain(
-                f"{port.target} {member}", socket, [limited, _filter(port.speaks, member, gateway, port.target)]
-            )
+            filters = [limited, _filter(port.speaks, member, gateway, port.target)]
+            yield _chain(_chain_of(port, member), socket, filters)
 
 
 def _filter(speaks: Speaks, member: ClusterName, gateway: GatewaySettings, cluster: str = "") -> dict[str, Any]:
@@ -397,11 +431,12 @@ def _choice(gateway: GatewaySettings, ports: Sequence[PortApart], members: Itera
     )
     by_member = {}
     for member in members:
-        by_sni = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
+        by_sni = {port.sni: _judged(port, member) for port in ports}
         by_sni[health] = to_chain(f"health {member}")
         if (chosen := by_value(SNI, by_sni, _services(gateway, to_chain(f"services {member}")))) is not None:
             by_member[f"'{protocol(member, gateway.domain)}'"] = chosen
-    return by_value(ALPN, by_member, by_value(SNI, infrastructure, services)) or refused
+    # By the first protocol: the account of the caller may follow, also where no policy asks for it.
+    return by_prefix(ALPN, by_member, by_value(SNI, infrastructure, services) or refused)
 
 
 def _services(gateway: GatewaySettings, on_match: OnMatch) -> OnMatch:
@@ -411,10 +446,35 @@ def _services(gateway: GatewaySettings, on_match: OnMatch) -> OnMatch:
     )
 
 
+def _judged(port: PortApart, member: ClusterName) -> OnMatch:
+    """Choose the chain of a port for a member's callers.
+
+    One that may not call is refused in the handshake. Of HTTP it gets an answer: the node's Envoy takes a connection
+    that ends before one for a failure of the gateway, and would pass it over for all callers.
+    """
+    chosen = to_chain(_chain_of(port, member))
+    if member not in port.callers or member not in (port.importers or ()):
+        return chosen
+    refused = to_chain(_forbidding(member) if port.speaks == "http" else REFUSED)
+    return any_of(ALPN, port.callers[member], chosen, refused)
+
+
+def _forbidding(member: ClusterName) -> str:
+    """Name of a member's chain that answers requests of callers that may not call."""
+    return f"forbidden {member}"
+
+
 def _chain_of(port: PortApart, member: ClusterName) -> str:
     if port.importers is None:
         return f"{port.speaks} {member}"
-    return f"{port.target} {member}" if member in port.importers else REFUSED
+    if member not in port.importers:
+        return REFUSED
+    name = f"{port.target} {member}"
+    if port.speaks == "http" and member in port.callers:
+        # Nodes may send requests of new clients on connections that they have: those are judged by the policy then.
+        judged = repr(port.callers[member]).encode()
+        return f"{name} {blake2b(judged, digest_size=8).hexdigest()}"
+    return name
 
 
 def _chain(name: str, socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -102,6 +102,22 @@ def manager(caller: ClusterName, cluster: str = "", tracing: Mapping[str, Any] =
     )
 
 
+def forbidding() -> dict[str, Any]:
+    """Return a gateway's network filter that answers every request by 403, of gRPC by PERMISSION_DENIED.
+
+    It keeps no connection, so that each request is judged by the policy of its time.
+    """
+    body = {"inline_string": "an ExportPolicy does not allow this caller\n"}
+    route = {"match": {"prefix": "/"}, "direct_response": {"status": 403, "body": body}}
+    hosts = [{"name": "all", "domains": ["*"], "routes": [route]}]
+    return http_manager(
+        host=HOSTLESS,
+        route_config={"name": "forbidden", "virtual_hosts": hosts},
+        trusted=True,
+        common_http_protocol_options={"idle_timeout": duration(UNUSED), "max_requests_per_connection": {"value": 1}},
+    )
+
+
 def destination(cluster: str) -> dict[str, Any]:
     """Return the action fields for a destination: an Envoy cluster, or by default that of the SNI."""
     return {"cluster": cluster} if cluster else {"cluster_header": TARGET}

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
-from isthmus.gateway import alternatives, http, tls, udp
+from isthmus.gateway import accounts, alternatives, http, tls, udp
+from isthmus.gateway.accounts import FILTER_STATE
 from isthmus.gateway.alternatives import UNIT, prepared, tunnelled, unit
 from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.listeners import NodeSettings, islands
@@ -21,6 +22,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import canonical, endpoint
 from isthmus.model.islands import IslandListener, TrustBundle
 from isthmus.model.names import ClusterName
+from isthmus.model.services import Pod
 from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
@@ -28,6 +30,7 @@ from isthmus.model.tables import (
     IMPORTS,
     ISLAND_LISTENERS,
     PLANS,
+    PODS,
     POLICIES,
     REFUSED_GATEWAYS,
     ROUTE_PLANS,
@@ -43,7 +46,6 @@ from isthmus.proxy.tracing import of_service
 from isthmus.statedb import Affected, Reader, Snapshot, on_change, unit_of
 
 STAT_PREFIX: Final = "island"
-FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
 """Key of the filter state from which Envoy takes the SNI of a connection."""
 CONNECT_ATTEMPTS: Final = 10
@@ -86,6 +88,7 @@ def xds(node: NodeSettings) -> XdsSource:
         computes=lambda unit: unit.startswith(UNIT),
         compute=partial(resources, node=node),
         reads={
+            **({PODS: on_change(("addresses", "service_account", "phase"), _by_pod)} if node.accounts else {}),
             ISLAND_LISTENERS: _by_listener,
             CLUSTERS: either(_by_gateways, _listeners_of(plans.by_cluster)),
             TRUST_BUNDLES: _by_trust,
@@ -121,11 +124,12 @@ def resources(reader: Reader, unit: str, *, node: NodeSettings) -> Iterator[Reso
         fallbacks = alternatives.in_order(reader, listener, through, own=node.cluster)
         yield from alternatives.resources(listener, plan, exporters, through, fallbacks, preconnect=node.preconnect)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
-    if (
-        row is not None
-        and row.name in islands(reader, node.cluster)
-        and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
-    ):
+    if row is None or row.name not in islands(reader, node.cluster):
+        return
+    if node.accounts:
+        pods = reader.all(PODS) if row.verifies else ()
+        yield accounts.config(row.name, unit, protocol(node.cluster, node.domain), pods)
+    if reader.get(TRUST_BUNDLES, (row.name,)) is not None:
         yield from _of_island(reader, row, node._replace(connect_timeout=_patience(reader, row.name, node)))
 
 
@@ -183,7 +187,10 @@ def _listener(row: IslandListener, sni: str, node: NodeSettings, *, name: str = 
         caller = http.calling(cluster, attempts=CONNECT_ATTEMPTS - 1, host=host, tracing=spans)
     else:
         caller = tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS)
-    filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}, caller]
+    filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}]
+    if node.accounts and row.protocol == "TCP":
+        filters.append(accounts.passing(row.cluster))
+    filters.append(caller)
     return resource(
         "listener",
         name or row.name,
@@ -259,14 +266,23 @@ def _listeners_of(services: Affected) -> Affected:
 
 
 def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
-    """A change of a cluster's gateways or network affects the cluster; one of the own cluster affects all."""
+    """A change of what a cluster publishes affects the cluster; one of the own cluster affects all."""
     row = new or old
     if row is None:
         return
     if row.own:
         yield from (f"{UNIT}{each.name}" for each in reader.all(CLUSTERS))
-    elif old is None or new is None or (old.network, old.gateways) != (new.network, new.gateways):
+    elif old is None or new is None or _published(old) != _published(new):
         yield f"{UNIT}{row.name}"
+
+
+def _published(row: Cluster) -> tuple[Any, ...]:
+    return row.network, row.gateways, row.verifies
+
+
+def _by_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[str]:
+    """A pod affects what is passed to every island."""
+    yield from (f"{UNIT}{each.name}" for each in reader.all(CLUSTERS) if not each.own)
 
 
 def _by_trust(reader: Reader, old: TrustBundle | None, new: TrustBundle | None) -> Iterator[str]:

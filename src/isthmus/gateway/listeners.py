@@ -49,6 +49,8 @@ class NodeSettings(NamedTuple):
     """Open connections for HTTP before they are needed."""
     tracing: Tracing | None = None
     """Traces of requests; ``None`` for none."""
+    accounts: bool = False
+    """Pass the accounts of calling pods to gateways of clusters that verify them."""
 
 
 def derived(node: NodeSettings) -> Derived[IslandListener]:

@@ -6,7 +6,7 @@ that differ, and the matcher is not part of them (Envoy's "Listener discovery se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from isthmus.proxy.messages import packed
@@ -36,6 +36,23 @@ def by_value(input_: dict[str, Any], matches: Mapping[str, OnMatch], otherwise: 
         return otherwise
     matcher: dict[str, Any] = {"matcher_tree": {"input": input_, "exact_match_map": {"map": matches}}}
     return {"matcher": matcher | ({"on_no_match": otherwise} if otherwise is not None else {})}
+
+
+def by_prefix(input_: dict[str, Any], matches: Mapping[str, OnMatch], otherwise: OnMatch) -> OnMatch:
+    """Match an input by its longest prefix among several."""
+    if not matches:
+        return otherwise
+    tree = {"input": input_, "prefix_match_map": {"map": matches}}
+    return {"matcher": {"matcher_tree": tree, "on_no_match": otherwise}}
+
+
+def any_of(input_: dict[str, Any], values: Iterable[dict[str, str]], on_match: OnMatch, otherwise: OnMatch) -> OnMatch:
+    """Match an input by any of these ``StringMatcher``s."""
+    matchers = [
+        {"predicate": {"single_predicate": {"input": input_, "value_match": each}}, "on_match": on_match}
+        for each in values
+    ]
+    return {"matcher": {"matcher_list": {"matchers": matchers}, "on_no_match": otherwise}} if matchers else otherwise
 
 
 def by_suffix(input_: dict[str, Any], suffix: str, on_match: OnMatch, otherwise: OnMatch | None = None) -> OnMatch:

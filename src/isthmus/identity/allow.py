@@ -22,6 +22,7 @@ MAX_POLICIES: Final = 100
 
 Accounts = frozenset[tuple[str, str]]
 """Callers by namespace and service account; an empty one matches any."""
+EVERY_ACCOUNT: Final = ("", "")
 ClusterLabels = Mapping[ClusterName, Labels]
 """Labels of each cluster that is known."""
 
@@ -85,6 +86,11 @@ def clusters_allowed(policy: ExportPolicy, clusters: ClusterLabels) -> frozenset
         else:
             return None
     return frozenset(allowed)
+
+
+def allows_everyone(policy: ExportPolicy) -> bool:
+    """True if a policy allows every caller of every cluster."""
+    return Allow() in policy.allow
 
 
 def accounts_allowed(policy: ExportPolicy, cluster: ClusterName, clusters: ClusterLabels) -> Accounts:

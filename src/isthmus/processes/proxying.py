@@ -89,6 +89,7 @@ def calling(config: Config) -> NodeSettings | None:
         claims.networks("gateway.pod_addresses", section.pod_addresses),
         preconnect=section.preconnect,
         tracing=tracing(config, "node", config.node.name),
+        accounts=config.identity.enabled,
     )
 
 

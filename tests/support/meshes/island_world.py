@@ -26,7 +26,7 @@ from peers.etcd_server import free_ports
 
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair
-from isthmus.gateway import exports, naming
+from isthmus.gateway import accounts, exports, naming
 from isthmus.gateway import islands as calling
 from isthmus.gateway.access_log import AccessLog
 from isthmus.gateway.exports import GatewaySettings
@@ -172,7 +172,7 @@ class Islands:
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
         self.gateway = await self.envoy(self.gateway_of.directory, self.gateway_db)
         at = tuple(str(each) for each in self.gateways)
-        self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at))
+        self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at, verifies=self.node_of.accounts))
 
     async def start_node(self) -> None:
         """The node alone. Here the gateways that it dials are on loopback, which a node refuses of a peer."""
@@ -313,14 +313,16 @@ class Islands:
         sni: str | None,
         *,
         caller: str | None = None,
+        account: tuple[str, str] | None = None,
         timeout: float = 60.0,
         **options: Any,
     ) -> bytes:
         """What the gateway gives a caller with this certificate: the first bytes, or nothing where it is refused.
 
-        ``caller``: the member that it calls as; by default the one that the certificate names.
+        ``caller``: the member that it calls as; by default the one that the certificate names. ``account``: namespace
+        and service account that it names.
         """
-        context = calling_with(identity, caller)
+        context = calling_with(identity, caller, account)
         for key, value in options.items():
             setattr(context, key, value)
         at = self.gateways[0]
@@ -343,6 +345,7 @@ def calling_node(
     listen: str = "",
     pod_ports: int = 100,
     tracing: Tracing | None = None,
+    accounts: bool = False,
 ) -> NodeSettings:
     """That of c1. ``connect_timeout``: of gateways, s; by default that of a busy machine.
 
@@ -360,10 +363,13 @@ def calling_node(
         pod_addresses=(IPv4Network("241.0.0.0/8"),),
         preconnect=preconnect,
         tracing=tracing,
+        accounts=accounts,
     )
 
 
-def calling_with(identity: Identity | None, caller: str | None = None) -> ssl.SSLContext:
+def calling_with(
+    identity: Identity | None, caller: str | None = None, account: tuple[str, str] | None = None
+) -> ssl.SSLContext:
     """TLS of a caller with this certificate; ``caller``: the member that it calls as, by default the one in it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -375,7 +381,8 @@ def calling_with(identity: Identity | None, caller: str | None = None) -> ssl.SS
         uri = names.get_values_for_type(x509.UniformResourceIdentifier)[0]
         caller = naming.cluster_of(uri, DOMAIN) if caller is None else caller
     if caller:
-        context.set_alpn_protocols([naming.protocol(ClusterName(caller), DOMAIN)])
+        named_account = [accounts.passed(*account)] if account is not None else []
+        context.set_alpn_protocols([naming.protocol(ClusterName(caller), DOMAIN), *named_account])
     return context
 
 
