@@ -149,6 +149,9 @@ bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; re
 bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, HAProxies with TLS, ssh; with 20 ms; memory: CALLS=100 ROUNDS=100
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) $(PY) benchmarks/bench_islands.py
 
+bench-accounts: setup-test ## what passing accounts of pods to gateways costs a new connection: CALLS=400
+	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),400) $(PY) benchmarks/bench_accounts.py
+
 bench-life: setup-test ## from nothing installed on two real nodes to the first call between them (needs what make test-nodes does)
 	@tools/test-nodes --build && PYTHONPATH=tests/support PATH=$$PATH:$(CURDIR)/.cache/kube-tools $(PY) benchmarks/bench_life.py
 

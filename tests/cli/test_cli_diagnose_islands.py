@@ -25,6 +25,11 @@ from rows.island_world import (
     unserved,
 )
 
+from isthmus.model import tables
+from isthmus.model.export_policies import Allow, ExportPolicy
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Pod
+
 CASES: dict[str, tuple[Callable[[Island], None], str, str, str]] = {
     "gateway down": (dead, "gateway", f"gateway {AT} of c2", f"its checks fail; SNI {SNI}"),
     "own certificate ended": (expired, "gateway", "certificate of c1/agent", "ended at 2026-11-21 10:00 UTC"),
@@ -49,6 +54,30 @@ def test_the_hop_that_fails_on_the_way_to_an_island_is_the_one_fault(case: str) 
     assert (fault.hop, fault.object) == (hop, thing)
     assert text in fault.text
     assert fault.cure
+
+
+WEB = Pod(name="shop/web-1", uid="1", addresses=("10.1.0.7",), service_account="web")
+
+
+@pytest.mark.parametrize(
+    ("account", "proving", "require", "want"),
+    [
+        ("web", {}, True, ""),
+        ("job", {}, True, "refuse shop/web-1: ExportPolicy demo/callers does not allow shop/web"),
+        ("web", None, True, "refuse shop/web-1: identity.enabled is not set on its node, so it proves no account"),
+        ("web", None, False, ""),
+    ],
+    ids=["allowed", "another account", "nothing is proven", "nothing has to be proven"],
+)
+def test_a_pod_whose_account_gateways_refuse_is_named(
+    account: str, proving: dict[str, str] | None, require: bool, want: str
+) -> None:
+    it = Island()
+    rules = (Allow(cluster=ClusterName("c1"), namespace="shop", service_account=account),)
+    it.policies = [ExportPolicy(name=ServiceName("demo/callers"), allow=rules, require=require)]
+    it.pod, it.more, it.proving = WEB.name, [(tables.PODS, WEB)], proving
+    texts = [hop.text for hop in it.gateway_hops() if hop.object == "gateways of c2"]
+    assert texts == ([want] if want else [])
 
 
 def test_what_is_well_on_the_way_has_its_sni_and_the_end_of_both_certificates() -> None:

@@ -82,6 +82,7 @@ async def ejected(world: Islands) -> set[int]:
 GET = b"GET / HTTP/1.1\r\nhost: echo\r\n\r\n"
 
 
+@pytest.mark.parametrize("world", [False], indirect=True)
 async def test_a_rule_for_an_account_allows_pods_that_have_it_and_no_others(world: Islands) -> None:
     target, at = await exported(world, http=False)
     await world.healthy()

@@ -98,7 +98,8 @@ def test_a_policy_is_accepted_or_says_why_not_and_is_ready_as_it_is_accepted(
 GATEWAYS = Cluster(name=C1, own=True, network="one", gateways=("192.0.2.1:15443",))
 FLAT = Cluster(name=C1, own=True)
 ISLAND, NEIGHBOUR = (Cluster(name=ClusterName("c2"), network=network) for network in ("two", "one"))
-BY_CLUSTER = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
+NO_ACCOUNT = "unsigned: address: gateways allow callers that prove no account if any of their cluster is allowed"
+UDP_BY_CLUSTER = "enforce: all: gateways know of a caller by UDP the cluster only, and allow it for any of its accounts"
 UNPROVEN = "TCP callers that prove nothing are judged by address, which is not verified"
 UDP = "callers by UDP are judged by address, which is not verified"
 AUDIT = "audit: nobody is refused; nodes count whom it would refuse, gateways do not"
@@ -112,7 +113,8 @@ ENFORCED = ("True", "Enforced", "")
         ((policy(C2), GATEWAYS, ISLAND), ENFORCED),
         ((policy(C2), GATEWAYS, NEIGHBOUR), ENFORCED),
         ((policy(SHOP, GOLD), GATEWAYS, NEIGHBOUR), ENFORCED),
-        ((policy(SHOP), GATEWAYS, ISLAND), ("False", "ByCluster", BY_CLUSTER)),
+        ((policy(SHOP), GATEWAYS, ISLAND), ENFORCED),
+        ((policy(SHOP, enforce="all"), GATEWAYS, ISLAND), ("False", "UDPByCluster", UDP_BY_CLUSTER)),
         ((policy(C2, GOLD), GATEWAYS, ISLAND), ENFORCED),
         ((policy(SHOP, GOLD), FLAT, ISLAND), ENFORCED),
         ((policy(C2, require=False, enforce="all"), GATEWAYS, ISLAND), ENFORCED),
@@ -120,7 +122,7 @@ ENFORCED = ("True", "Enforced", "")
         ((policy(C2, enforce="all"), GATEWAYS, NEIGHBOUR), ("True", "ByAddress", UDP)),
         (
             (policy(SHOP, require=False), GATEWAYS, NEIGHBOUR, Cluster(name=ClusterName("c3"), network="two")),
-            ("False", "ByCluster", BY_CLUSTER),
+            ("False", "UnprovenAllowed", NO_ACCOUNT),
         ),
         ((policy(C2, audit=True), GATEWAYS, ISLAND), ("False", "Audit", AUDIT)),
         ((policy(C2, target="echo"), GATEWAYS, ISLAND), ("False", "NotAccepted", "")),
@@ -139,6 +141,7 @@ ENFORCED = ("True", "Enforced", "")
         "a flat network",
         "a flat network, by namespace and labels",
         "an island, by namespace",
+        "an island, by namespace, UDP",
         "an island, by labels",
         "an island and no gateways, so that nobody calls",
         "an island, whose UDP is proven too",
@@ -164,13 +167,13 @@ def test_policies_whose_targets_cannot_be_read_have_no_effect_each_by_itself() -
 
 
 def test_a_status_follows_exports_clusters_and_policies() -> None:
-    operator = Operator(policy(SHOP, target="echo"), GATEWAYS, NEIGHBOUR)
+    operator = Operator(policy(SHOP, target="echo", require=False), GATEWAYS)
     assert operator.condition("Accepted")[1] == "TargetNotFound"
     operator.put(EXPORT)
     assert operator.condition("Accepted")[1] == "Accepted"
     assert operator.condition("Enforced")[1] == "Enforced"
     operator.put(ISLAND)
-    assert operator.condition("Enforced")[1] == "ByCluster"
+    assert operator.condition("Enforced")[1] == "UnprovenAllowed"
     operator.put(policy(name="demo/older", target="echo", created="1"))
     assert operator.condition("Accepted")[1] == "Conflicted"
 

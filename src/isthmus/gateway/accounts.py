@@ -36,7 +36,7 @@ def passed(namespace: str, service_account: str) -> str:
 
 
 def _hash(kind: str, name: str) -> str:
-    """128 bits: nobody finds another name with this hash."""
+    """Hash of 128 bits, for which no second name can be found."""
     return blake2b(name.encode(), digest_size=16, person=kind.encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ of the SNI, the rest is the caller's choice. Exports for some clusters only have
 and UDP ports another. The names of their Envoy clusters have other suffixes, so that only these chains reach them.
 
 An export is for some clusters only by its annotation, by an ExportPolicy, or by both; a cluster has to be in each. A
-policy may allow some accounts of a cluster, whose callers the matcher tells apart (:mod:`isthmus.gateway.accounts`).
+policy may allow some accounts of a cluster, which the matcher compares (:mod:`isthmus.gateway.accounts`).
 """
 
 from __future__ import annotations

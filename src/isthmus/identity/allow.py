@@ -114,12 +114,12 @@ def identities_allowed(
         allowed = accounts.get(each.cluster)
         if allowed is None:
             allowed = accounts[each.cluster] = accounts_allowed(policy, each.cluster, clusters)
-        if allowed and not allowed.isdisjoint(_names(each)):
+        if allows(allowed, each.namespace, each.service_account):
             numbers.add(each.number)
     return tuple(sorted(numbers))
 
 
-def _names(identity: Identity) -> tuple[tuple[str, str], ...]:
-    """Namespace and service account, as rules name them that match: an empty one matches any."""
-    namespace, account = identity.namespace, identity.service_account
-    return (namespace, account), (namespace, ""), ("", account), ("", "")
+def allows(accounts: Accounts, namespace: str, account: str) -> bool:
+    """True if callers with a service account are among those that rules name."""
+    named = (namespace, account), (namespace, ""), ("", account), EVERY_ACCOUNT
+    return bool(accounts) and not accounts.isdisjoint(named)

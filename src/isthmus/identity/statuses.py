@@ -131,9 +131,14 @@ def without_effect(policy: ExportPolicy, own: Cluster | None, clusters: Iterable
     ways = _ways(own, clusters)
     if own is None or not own.gateways or not ways - {"direct"}:
         return
-    if any(rule.namespace or rule.service_account for rule in policy.allow):
-        text = "gateways know a caller's cluster only: a rule for a namespace or a service account allows its cluster"
-        yield WithoutEffect("ByCluster", text)
+    if not any(rule.namespace or rule.service_account for rule in policy.allow):
+        return
+    if not policy.require:
+        text = "unsigned: address: gateways allow callers that prove no account if any of their cluster is allowed"
+        yield WithoutEffect("UnprovenAllowed", text)
+    if policy.enforce == "all":
+        text = "enforce: all: gateways know of a caller by UDP the cluster only, and allow it for any of its accounts"
+        yield WithoutEffect("UDPByCluster", text)
 
 
 def judged_by_address(policy: ExportPolicy, own: Cluster | None, clusters: Iterable[Cluster]) -> str:

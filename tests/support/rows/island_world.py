@@ -65,6 +65,8 @@ class Island:
         self.lab = "demo"
         self.island = ISLAND
         self.pod = ""
+        self.proving: dict[str, Any] | None = None
+        """Status of proven identities of c1's agent; ``None`` if they are not enabled."""
         self.more: list[tuple[Any, Any]] = []
 
     def facts(self) -> Facts:
@@ -85,7 +87,13 @@ class Island:
             rows.append((tables.ISLAND_LISTENERS, self.listener))
         if self.listener is not None and self.served:
             rows.append((tables.XDS_SERVED, ServedListener(self.listener.name)))
-        status = {"uptime": 1.0, "calling": self.calling, "unhooked": "", "datapath": {"hooks": HOOKS}}
+        status = {
+            "uptime": 1.0,
+            "calling": self.calling,
+            "unhooked": "",
+            "datapath": {"hooks": HOOKS},
+            "proving": self.proving,
+        }
         exports = [(tables.EXPORTS, self.export)] if self.imported is not None else []
         operator = [*exports, (tables.NAMESPACES, Namespace("demo"))]
         theirs = process("c2", "gateway", [(tables.EXPORT_POLICIES, each) for each in self.policies], self.gateway)

@@ -17,10 +17,12 @@ from isthmus.cli.diagnosis.facts import Facts, Process
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.gateway.naming import service_sni
 from isthmus.identity import allow
+from isthmus.identity.allow import ClusterLabels
 from isthmus.loadbalancer import envoy
 from isthmus.loadbalancer.explain import services_called
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster, reachability
+from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.islands import IslandListener
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.statedb import Reader
@@ -134,14 +136,29 @@ def _policy(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop
     policy = allow.judging(gateway.rows)(service)
     if policy is None or policy.audit:
         return
-    clusters = allow.clusters_allowed(policy, allow.labels_of(gateway.rows))
-    if clusters is not None and facts.cluster not in clusters:
-        text = (
-            f"refuse {facts.cluster}: ExportPolicy {policy.name} allows {', '.join(sorted(clusters)) or 'no cluster'}"
-        )
+    if refused := _refused(facts, policy, allow.labels_of(gateway.rows)):
         namespace, name = split(policy.name)
         cure = f"{facts.kubectl(island.name, namespace)} describe exportpolicy {name}"
+        text = f"refuse {refused}"
         yield Hop("gateway", f"gateways of {island.name}", text, "fault", cure, "refused-by-policy")
+
+
+def _refused(facts: Facts, policy: ExportPolicy, labels: ClusterLabels) -> str:
+    """Return the refused cluster or pod with the reason; empty if the policy allows the call."""
+    clusters, cluster = allow.clusters_allowed(policy, labels), ClusterName(facts.cluster)
+    if clusters is not None and cluster not in clusters:
+        return f"{cluster}: ExportPolicy {policy.name} allows {', '.join(sorted(clusters)) or 'no cluster'}"
+    allowed = allow.accounts_allowed(policy, cluster, labels)
+    pod = facts.agent.rows.get(tables.PODS, facts.pod) if facts.pod else None
+    if pod is None or allow.EVERY_ACCOUNT in allowed:
+        return ""
+    if pod.host_network or facts.agent.status.get("proving") is None:
+        why = "it is in the network of its node" if pod.host_network else "identity.enabled is not set on its node"
+        return f"{pod.name}: {why}, so it proves no account" if policy.require else ""
+    namespace, account = pod.name.partition("/")[0], pod.service_account
+    if allow.allows(allowed, namespace, account):
+        return ""
+    return f"{pod.name}: ExportPolicy {policy.name} does not allow {namespace}/{account}"
 
 
 def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
