@@ -69,7 +69,7 @@ def main() -> None:
         for number, (port, size) in enumerate(zip(ports, SIZES, strict=True)):
             file = Path(folder, f"{number}.json")
             file.write_text(json.dumps(bootstrap(port, *size)))
-            command = [program, "-c", file, "--concurrency", "1", "--use-dynamic-base-id", "-l", "error"]
+            command = [str(program), "-c", str(file), "--concurrency", "1", "--use-dynamic-base-id", "-l", "error"]
             envoys.append(subprocess.Popen(command))
         try:
             time.sleep(5)

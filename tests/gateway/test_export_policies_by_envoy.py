@@ -45,7 +45,7 @@ async def test_a_cluster_that_no_rule_names_reaches_no_pod_and_audit_lets_it(wor
 
     both, only_c3, nobody = (b"hello\n", b"hello\n"), (b"", b"hello\n"), (b"", b"")
     await until(answers, both)
-    put(world, Allow(cluster=C3, namespace="shop", service_account="web"))
+    put(world, Allow(cluster=C3))
     await until(answers, only_c3)
     seen = pod.seen
     assert await world.handshake(c1, SNI) == b""
@@ -56,5 +56,5 @@ async def test_a_cluster_that_no_rule_names_reaches_no_pod_and_audit_lets_it(wor
     await until(answers, both)
     put(world)
     await until(answers, nobody)
-    put(world, Allow(namespace="shop"))
+    put(world, Allow())
     await until(answers, both)
