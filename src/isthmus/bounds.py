@@ -13,13 +13,14 @@ in the message (``spec.ports[0].port``). Text is ASCII wherever it stands for a 
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from collections.abc import Collection, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from socket import AF_INET, inet_pton
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -45,6 +46,8 @@ MAX_DEPTH: Final = 100
 MAX_SHOWN: Final = 72
 """Characters of a refused value that a message repeats."""
 
+_MAX_WINDOW_LOG: Final = 23
+"""Eight megabytes, the window that a decoder of Zstandard allocates at most: what RFC 8878 wants all to support."""
 _SPAN: Final = (LATEST - EARLIEST).total_seconds()
 _MAX_ADDRESS: Final = len("0000:0000:0000:0000:0000:ffff:255.255.255.255")
 _MAX_NETWORK: Final = _MAX_ADDRESS + len("/128")
@@ -280,6 +283,35 @@ def json(text: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
             return decoder.decode(pruned(bytes(text)))
     except UnicodeDecodeError as why:
         raise msgspec.DecodeError(f"it is not UTF-8: {why.reason}") from None
+
+
+def inflated(data: bytes, *, most: int, field: str = "") -> bytes:
+    """The content of one whole Zstandard frame (RFC 8878), of ``most`` bytes at most: no more is ever decompressed."""
+    zstd = _zstd()
+    decompressor = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
+    try:
+        content: bytes = decompressor.decompress(data, max_length=most + 1)
+    except zstd.ZstdError as error:
+        raise OutOfBounds(f"{_prefix(field)}no frame of Zstandard: {error}") from None
+    if len(content) > most:
+        raise OutOfBounds(f"{_prefix(field)}more than {most} bytes are compressed in {len(data)}")
+    if not decompressor.eof or decompressor.unused_data:
+        raise OutOfBounds(f"{_prefix(field)}not one whole frame of Zstandard")
+    return content
+
+
+def deflated(content: bytes) -> bytes:
+    """A Zstandard frame of this content, which :func:`inflated` takes."""
+    return bytes(_zstd().compress(content))
+
+
+def _zstd() -> Any:
+    """Python's module, or that of the package which brings it to earlier versions. Few processes need it."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
 
 def pruned(text: bytes) -> bytes:

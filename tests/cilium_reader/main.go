@@ -1,7 +1,8 @@
 // Cilium's own readers and writers, as programs that tests can talk to.
 //
 //	cilium-reader codecs            lines of {"kind","cluster","id","key","value"} on stdin, for each a line of
-//	                                {"ok","error","seen"}: what Cilium makes of a record
+//	                                {"ok","error","seen"}: what Cilium makes of a record. The value of an endpoint
+//	                                slice is in base64; of kind "write" its JSON, and seen what Cilium writes of it
 //	cilium-reader operator FLAGS    the operator's side of a clustermesh: for each line on stdin a line of
 //	                                {"clusters","services","exports"}: how it does, and what it has heard
 //	cilium-reader kvstoremesh …     clustermesh-apiserver's own commands, unchanged
@@ -10,9 +11,12 @@ package main
 
 import (
 	"bufio"
+	"encoding/base64"
 	"encoding/json"
 	"net/http/httptest"
 	"os"
+	"reflect"
+	"strings"
 
 	"github.com/cilium/hive/cell"
 	"github.com/go-openapi/runtime"
@@ -24,6 +28,7 @@ import (
 	"github.com/cilium/cilium/pkg/clustermesh/operator"
 	"github.com/cilium/cilium/pkg/clustermesh/store"
 	cmtypes "github.com/cilium/cilium/pkg/clustermesh/types"
+	"github.com/cilium/cilium/pkg/clustermesh/types/endpointslice"
 	"github.com/cilium/cilium/pkg/controller"
 	"github.com/cilium/cilium/pkg/dial"
 	"github.com/cilium/cilium/pkg/hive"
@@ -47,6 +52,19 @@ func read(l line) (any, error) {
 	case "serviceexports":
 		k := mcsapi.KeyCreator(mcsapi.ClusterNameValidator(l.Cluster), mcsapi.NamespacedNameValidator())()
 		return k, k.Unmarshal(l.Key, []byte(l.Value))
+	case "endpointslices":
+		k := endpointslice.KeyCreator(endpointslice.ClusterNameValidator(l.Cluster), endpointslice.NamespacedNameValidator(), endpointslice.ClusterIDValidator(&l.ID))().(*endpointslice.ValidatingClusterEndpointSlice)
+		value, err := base64.StdEncoding.DecodeString(l.Value)
+		if err != nil {
+			return nil, err
+		}
+		return &k.ClusterEndpointSlice, k.Unmarshal(l.Key, value)
+	case "write":
+		k := &endpointslice.ClusterEndpointSlice{}
+		if err := json.Unmarshal([]byte(l.Value), k); err != nil {
+			return nil, err
+		}
+		return k.Marshal()
 	case "identities":
 		return readIdentity(l)
 	case "ip":
@@ -59,15 +77,29 @@ func read(l line) (any, error) {
 	return c, cmtypes.ClusterInfo{ID: 200, Name: "reader", MaxConnectedClusters: 255}.ValidateRemoteConfig(c)
 }
 
+// The names that the fields of a record have in JSON.
+func fields(record any) []string {
+	names := []string{}
+	if k, ok := record.(*mcsapi.ValidatingMCSAPIServiceSpec); ok {
+		of := reflect.TypeOf(k.MCSAPIServiceSpec)
+		for n := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(n).Tag.Get("json"), ",")
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func codecs(*cobra.Command, []string) {
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	in.Buffer(nil, 4<<20)
 	for in.Scan() {
 		var l line
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			panic(err)
 		}
 		seen, err := read(l)
-		said := map[string]any{"ok": err == nil, "seen": seen}
+		said := map[string]any{"ok": err == nil, "seen": seen, "fields": fields(seen)}
 		if err != nil {
 			said["error"] = err.Error()
 		}

@@ -1,7 +1,8 @@
-"""Cilium's own reader (1.19.0, built by `make cilium-reader`) reads what we write, and we what it makes of it."""
+"""Cilium's own reader (1.20.2, built by `make cilium-reader`) reads what we write, and we what it makes of it."""
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 from machine import programs
 from msgspec import structs
 
-from isthmus.clusterset.records import addresses, endpoints, exports, identities, identity
+from isthmus.clusterset.records import addresses, endpoints, exports, identities, identity, slices
 from isthmus.config import ClusterSection
 from isthmus.model.identities import Identity, numbers
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Endpoint, Export, Port
+from isthmus.model.services import Condition, Endpoint, Export, Port
 
 C2, NAME = ClusterName("c2"), ServiceName("demo/echo")
 DERIVED = derived(NAME)
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.cilium
 
 def read(kind: str, value: bytes, *, key: str, cluster: str = "c2", number: int = 2) -> dict[str, Any]:
     """What Cilium makes of a value: {"ok", "error", "seen": as it would write it}."""
-    line = json.dumps({"kind": kind, "cluster": cluster, "id": number, "key": key, "value": value.decode()})
+    text = base64.b64encode(value).decode() if kind == "endpointslices" else value.decode()
+    line = json.dumps({"kind": kind, "cluster": cluster, "id": number, "key": key, "value": text})
     command = [programs.path("cilium-reader"), "codecs"]
     ran = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)
@@ -95,8 +97,60 @@ def test_it_reads_our_export_and_we_read_what_it_makes_of_it(fields: dict[str, A
     assert exports.decode(json.dumps(found["seen"]).encode(), cluster=C2, name=NAME) == row
 
 
-def test_it_accepts_our_configuration_and_sees_all_of_it() -> None:
-    row = identity.encode(identity.own_config(ClusterSection(name="c2", id=2), most=255))
+def test_our_export_has_every_field_of_its_record_and_no_other() -> None:
+    ours = json.loads(exports.encode(export(**FULL)))
+    found = read("serviceexports", json.dumps(ours).encode(), key=NAME)
+    assert found["seen"] | {"Labels": ours["labels"], "Annotations": ours["annotations"]} == ours
+    assert {*ours} == {*found["fields"]}
+
+
+def wide() -> list[Endpoint]:
+    """Endpoints of both families, with different ports and in each condition that is published."""
+    ports = (Port("dns", 53, "UDP"), Port("http", 8080, app_protocol="kubernetes.io/h2c"))
+    more: dict[str, Any] = {"hostname": "echo-0", "node": "n1", "zone": "eu-1", "for_zones": ("eu-1", "eu-2")}
+    return [
+        Endpoint("10.2.1.1", ports, **more),
+        Endpoint("10.2.1.2", ports, Condition.TERMINATING),
+        Endpoint("10.2.1.3", (Port("", 9000, "SCTP"),)),
+        Endpoint("fd00::1", ports),
+        *(Endpoint(f"10.3.{n // 250}.{n % 250 + 1}", (Port("http", 80),), node=f"n{n % 50}") for n in range(500)),
+    ]
+
+
+def test_it_reads_our_endpoint_slices_and_we_read_what_it_writes_of_them() -> None:
+    read_back: list[Endpoint] = []
+    for name, value in slices.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=wide()):
+        found = read("endpointslices", value, key=name)
+        assert found["ok"], found
+        again = read("write", json.dumps(found["seen"]).encode(), key=name)
+        written = base64.b64decode(again["seen"])
+        decoded, decoded_again = (slices.decode(each, cluster=C2, cluster_id=2, name=name) for each in (value, written))
+        assert decoded == decoded_again
+        assert decoded.row is not None
+        assert decoded.row.service == DERIVED
+        read_back += decoded.row.endpoints
+    assert sorted(read_back, key=lambda each: each.address) == sorted(wide(), key=lambda each: each.address)
+
+
+def test_we_read_the_largest_slice_that_kubernetes_allows() -> None:
+    plain = {"cluster": "c2", "clusterID": 2, "namespace": "demo", "name": "large", "addressType": "IPv4"}
+    there = [
+        {"addresses": [f"10.2.{n // 250}.{n % 250 + 1}"], "nodeName": f"node-{n}.eu.example", "zone": f"eu-{n % 3}"}
+        | {"conditions": {"ready": True}, "hostname": f"echo-{n}", "hints": {"forZones": [{"name": f"eu-{n % 3}"}]}}
+        for n in range(1_000)
+    ]
+    labels = {"kubernetes.io/service-name": "echo"}
+    plain |= {"endpoints": there, "labels": labels, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}
+    value = base64.b64decode(read("write", json.dumps(plain).encode(), key="")["seen"])
+    decoded = slices.decode(value, cluster=C2, cluster_id=2, name=ServiceName("demo/large"))
+    assert decoded.row is not None
+    assert len(decoded.row.endpoints) == 1_000
+
+
+@pytest.mark.parametrize("publish", identity.MODES)
+def test_it_accepts_our_configuration_and_sees_all_of_it(publish: identity.Endpoints) -> None:
+    own = identity.own_config(ClusterSection(name="c2", id=2), most=255, publish_endpoints=publish)
+    row = identity.encode(own)
     found = read("config", row, key="")
     assert found["ok"], found
     assert found["seen"] == json.loads(row)
@@ -106,10 +160,15 @@ def test_it_accepts_our_configuration_and_sees_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [("services", {"cluster": "c3"}), ("services", {"key": "demo/other"}), ("services", {"number": 3}),
-     ("serviceexports", {"cluster": "c3"}), ("serviceexports", {"key": "demo/other"})],
+     ("serviceexports", {"cluster": "c3"}), ("serviceexports", {"key": "demo/other"}),
+     ("endpointslices", {"cluster": "c3"}), ("endpointslices", {"key": "demo/other"}),
+     ("endpointslices", {"number": 3}),
+    ],
 )  # fmt: skip
 def test_it_refuses_records_of_another_cluster_as_we_do(kind: str, fields: dict[str, Any]) -> None:
-    value, key = (service(), DERIVED) if kind == "services" else (exports.encode(export()), NAME)
+    [(part, in_slice)] = slices.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=wide()[:1])
+    of = {"services": (service(), DERIVED), "serviceexports": (exports.encode(export()), NAME)}
+    value, key = of.get(kind, (in_slice, part))
     assert not read(kind, value, **{"key": key} | fields)["ok"]
 
 

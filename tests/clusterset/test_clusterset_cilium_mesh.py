@@ -1,4 +1,4 @@
-"""Cilium's whole readers (1.19.0) follow what our publisher writes, and we follow what Cilium's programs write."""
+"""Cilium's whole readers (1.20.2) follow what our publisher writes, and we follow what Cilium's programs write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from peers.joining_world import clusters
 
 from isthmus.clusterset import joining
 from isthmus.clusterset.publishing.publisher import Publisher
-from isthmus.clusterset.records import endpoints, exports
+from isthmus.clusterset.records import endpoints, exports, slices
+from isthmus.clusterset.records.identity import Endpoints
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session, binary
 from isthmus.model import tables
@@ -50,8 +51,9 @@ def put(db: Database, *rows: Record) -> None:
 
 
 @asynccontextmanager
-async def publishing(session: Session, db: Database) -> AsyncIterator[None]:
-    task = asyncio.create_task(Publisher(db, session, ClusterSection(name="c2", id=2)).run())
+async def publishing(session: Session, db: Database, *, as_: Endpoints = "services") -> AsyncIterator[None]:
+    publisher = Publisher(db, session, ClusterSection(name="c2", id=2), publish_endpoints=as_)
+    task = asyncio.create_task(publisher.run())
     try:
         yield
     finally:
@@ -142,6 +144,47 @@ async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
             await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
 
 
+def in_slices(name: ServiceName, *addresses: str) -> list[Record]:
+    """What is published of a service where slices alone are."""
+    there = [Endpoint(address, (Port("http", 8080),)) for address in addresses]
+    parts = slices.encode(derived(name), cluster=C2, cluster_id=2, endpoints=there)
+    return [records(name)[1], *(Record("endpointslices", part, value, derived(name)) for part, value in parts)]
+
+
+async def test_its_operator_that_watches_slices_only_is_synced_with_ours(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
+    put(db, *in_slices(ECHO, "10.2.1.1", "fd00::2"))
+    reader = cilium.operator(tmp_path, peers.folder, mode="only-endpointslice")
+    async with publishing(etcd, db, as_="endpointslices"), reader as operator:
+        [cluster] = (await operator.ready("c2"))["clusters"]
+        assert cluster["config"]["endpoint-slices-export-mode"] == "endpointslices-only"
+        assert cluster["synced"]["endpoint-slices"]
+        assert cluster["num-service-exports"] == 1
+
+
+async def test_its_mirror_copies_our_slices_and_we_follow_the_copies(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
+    put(db, *in_slices(ECHO, "10.2.1.1"))
+    with running(binary.find(), tmp_path / "cache") as cache:
+        async with Session([cache.endpoint]) as session:
+            await cache.ready(session)
+        behind = Peers(tmp_path / "behind", cache.endpoint)
+        behind.add("c2")
+        async with (
+            publishing(etcd, db, as_="endpointslices"),
+            cilium.kvstoremesh(tmp_path, peers.folder, cache.endpoint),
+            following(behind) as seen,
+        ):
+            assert (await seen.state("c2", "ready")).cached
+            assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
+            put(db, *in_slices(ECHO, "10.2.1.2"))
+            await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
+
+
 async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined(tmp_path: Path) -> None:
     async with clusters(tmp_path) as (c1, c2):
         async with joining.invitation(c2.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
@@ -161,7 +204,7 @@ async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined
 CRDS = {
     "cilium.io/v2": ("CiliumNode", "CiliumIdentity", "CiliumEndpoint"),
     "cilium.io/v2alpha1": ("CiliumEndpointSlice",),
-    "multicluster.x-k8s.io/v1alpha1": ("ServiceExport",),
+    "multicluster.x-k8s.io/v1beta1": ("ServiceExport",),
 }
 SCOPES = {"CiliumEndpoint": "Namespaced", "ServiceExport": "Namespaced"}
 
@@ -199,7 +242,7 @@ def objects(*addresses: str) -> list[dict[str, Any]]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
         {"apiVersion": "v1", "kind": "Service", "metadata": meta | shared, "spec": {"ports": [port]}},
         slices,
-        {"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": meta},
+        {"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport", "metadata": meta},
     ]
 
 
@@ -233,13 +276,14 @@ async def apply(kubeconfig: str, objects: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.kube
+@pytest.mark.parametrize("mode", ["prefer-legacy", "only-endpointslice"])
 async def test_we_follow_what_its_writer_writes_of_a_real_api_server(
-    etcd: Session, peers: Peers, kubeconfig: str, tmp_path: Path
+    etcd: Session, peers: Peers, kubeconfig: str, tmp_path: Path, mode: str
 ) -> None:
     await apply(kubeconfig, objects("10.5.1.1"))
     peers.remove("c2")
     peers.add("c5")
-    written = cilium.apiserver(tmp_path, peers.endpoint, kubeconfig, name="c5", number=5)
+    written = cilium.apiserver(tmp_path, peers.endpoint, kubeconfig, name="c5", number=5, mode=mode)
     async with written, following(peers) as seen:
         async with asyncio.timeout(cilium.PATIENCE):  # it takes its time to look for kinds
             while await etcd.get("cilium/synced/c5/cilium/state/serviceexports/v1") is None:  # noqa: ASYNC110
@@ -248,6 +292,8 @@ async def test_we_follow_what_its_writer_writes_of_a_real_api_server(
         assert (row.id, row.exports_enabled, row.dropped) == (5, True, 0)
         assert seen.services() == {"c5:demo/echo": ["10.5.1.1"]}
         assert seen.exports() == ["c5:demo/echo"]
+        [part] = {row.part for row in seen.db.snapshot().all(tables.ENDPOINT_SETS)}
+        assert part == ("record" if mode == "prefer-legacy" else "demo/echo-1")
         await apply(kubeconfig, objects("10.5.1.1", "10.5.1.2"))
         await seen.until(lambda s: seen.services() == {"c5:demo/echo": ["10.5.1.1", "10.5.1.2"]})
         kept = {kv.key for kv in (await etcd.list("cilium/")).kvs if not kv.lease}

@@ -252,13 +252,6 @@ async def test_a_difference_that_may_matter_is_reported(etcd: Session, peers: Pe
         assert (await seen.state("c2", "ready")).reason == "its maxConnectedClusters is 511, ours 255"
 
 
-async def test_a_peer_that_publishes_no_service_records_is_reported(etcd: Session, peers: Peers) -> None:
-    peers.add("c2")
-    await announce(etcd, "c2", 2, endpointSlicesExportMode="endpointslices-only")
-    async with following(peers) as seen:
-        assert "EndpointSlices only" in (await seen.state("c2", "ready")).reason
-
-
 async def test_a_mirrors_copy_is_read_where_the_peer_is_cached(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)

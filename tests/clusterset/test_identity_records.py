@@ -18,7 +18,6 @@ from peers.mirroring import mirroring
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.publishing.publisher import Publisher
-from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES
 from isthmus.clusterset.records import identities, keys
 from isthmus.etcd import Session
 from isthmus.model import tables
@@ -255,12 +254,12 @@ async def test_a_mirror_copies_numbers_in_the_shape_of_ciliums_mirror(
 
 
 @asynccontextmanager
-async def publishing(etcd: Session, kinds: Any, *rows: Record) -> AsyncIterator[None]:
+async def publishing(etcd: Session, identities: bool, *rows: Record) -> AsyncIterator[None]:
     db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     with db.write() as txn:
         for row in rows:
             txn.put(tables.RECORDS, row)
-    publisher = Publisher(db, etcd, OWN, kinds=kinds)
+    publisher = Publisher(db, etcd, OWN, identities=identities)
     task = asyncio.create_task(publisher.run())
     try:
         async with asyncio.timeout(60):
@@ -278,11 +277,11 @@ async def numbers_in(etcd: Session) -> list[str]:
 
 async def test_the_canary_of_identities_is_right_with_and_without_them(etcd: Session) -> None:
     rows = Record("identities", ServiceName("65836"), LABELS.encode()), Record("ip", ServiceName("10.2.0.7"), b"{}")
-    async with publishing(etcd, WITH_IDENTITIES, *rows):
+    async with publishing(etcd, True, *rows):
         assert await numbers_in(etcd) == ["65836"]
         assert await etcd.get("cilium/state/ip/v1/default/10.2.0.7") is not None
         assert await etcd.get(keys.canary("identities", ClusterName("c1"))) is not None
-    async with publishing(etcd, KINDS):
+    async with publishing(etcd, False):
         assert await numbers_in(etcd) == [], "what an earlier configuration published is withdrawn"
         assert await etcd.get("cilium/state/ip/v1/default/10.2.0.7") is None
         assert await etcd.get(keys.canary("identities", ClusterName("c1"))) is not None

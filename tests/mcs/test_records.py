@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.clusterset.records import slices
 from isthmus.mcs import exports, records
 from isthmus.model import tables
 from isthmus.model.mcs import Merged
@@ -21,7 +22,7 @@ BACK = Port("http", 8080)
 
 
 class World:
-    def __init__(self, *, default_global: bool = True) -> None:
+    def __init__(self, *, default_global: bool = True, publish_endpoints: Any = "services") -> None:
         self.db = Database(
             tables.SERVICES,
             tables.ENDPOINT_SETS,
@@ -32,7 +33,8 @@ class World:
             tables.RECORDS,
         )
         own = exports.derived(C1, default_global=default_global)
-        self.derivations = Derivations(self.db, own, records.derived(C1, 1, default_global=default_global))
+        published = records.derived(C1, 1, default_global=default_global, publish_endpoints=publish_endpoints)
+        self.derivations = Derivations(self.db, own, published)
         self.put(tables.NAMESPACES, Namespace("demo"))
 
     def put(self, table: Any, *rows: Any) -> None:
@@ -223,6 +225,32 @@ def test_a_service_that_vanishes_withdraws_its_records(world: World) -> None:
     world.service()
     world.marked()
     assert len(world.records()) == 2
+    with world.db.write() as txn:
+        txn.delete(tables.SERVICES, (NAME, "kubernetes"))
+    assert world.records() == {}
+
+
+@pytest.mark.parametrize(
+    ("publish", "kinds"), [("both", {"services", "endpointslices"}), ("endpointslices", {"endpointslices"})]
+)
+def test_endpoints_are_published_in_the_records_that_are_asked_for(publish: str, kinds: set[str]) -> None:
+    world = World(publish_endpoints=publish)
+    world.service()
+    world.marked()
+    world.slice(Endpoint("10.1.1.1", (BACK,)), Endpoint("fd00::1", (BACK,)))
+    world.derivations.step()
+    rows = [row for row in world.db.snapshot().all(tables.RECORDS) if row.kind != "serviceexports"]
+    assert {row.kind for row in rows} == kinds
+    in_slices = [row for row in rows if row.kind == "endpointslices"]
+    assert {row.service for row in in_slices} == {derived(NAME)}
+    read = [slices.decode(row.value, cluster=C1, cluster_id=1, name=row.name).row for row in in_slices]
+    assert [[each.address for each in row.endpoints] for row in read if row is not None] in (
+        [["10.1.1.1"], ["fd00::1"]],
+        [["fd00::1"], ["10.1.1.1"]],
+    )
+    world.slice(Endpoint("10.1.1.1", (BACK,)))
+    world.derivations.step()
+    assert len([row for row in world.db.snapshot().all(tables.RECORDS) if row.kind == "endpointslices"]) == 1
     with world.db.write() as txn:
         txn.delete(tables.SERVICES, (NAME, "kubernetes"))
     assert world.records() == {}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from isthmus.clusterset.pki import Folder
     from isthmus.clusterset.publishing.publisher import PublisherStats
     from isthmus.clusterset.publishing.publishers import Publishers
-    from isthmus.clusterset.records import addresses, endpoints, exports, identities, refusals
+    from isthmus.clusterset.records import addresses, endpoints, exports, identities, refusals, slices
     from isthmus.clusterset.records.signing import Next, Signing
 else:
     __getattr__ = lazily.names(
@@ -68,6 +68,7 @@ else:
                 "exports",
                 "identities",
                 "refusals",
+                "slices",
             ),
             "records.signing": ("Next", "Signing"),
         },
@@ -104,4 +105,5 @@ __all__ = [
     "pki",
     "refusals",
     "remote_user",
+    "slices",
 ]

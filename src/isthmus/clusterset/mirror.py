@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct, structs
@@ -60,6 +60,8 @@ class Copy(Struct, frozen=True, gc=False):
     cluster: ClusterName
     name: ServiceName
     value: bytes
+    stored: Literal["endpointslices", ""] = ""
+    """The kind in its key, if it is another one than that of its table."""
 
 
 CopyTable = Table[tuple[ClusterName, ServiceName], Copy]
@@ -74,15 +76,16 @@ def _table(kind: RecordKind) -> CopyTable:
     )
 
 
+ENDPOINT_SLICES: Final = "endpointslices"
 COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in WITH_IDENTITIES}
 
 
-def _form(kind: RecordKind) -> Form:
+def _form(kind: RecordKind, read: Form) -> Form:
     table = COPIES[kind]
 
     def decode(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
-        decoded = ROWS[kind].decode(value, admission, cluster_id, name)
-        row = Copy(admission.cluster, name, value) if decoded.row is not None else None
+        decoded = read.decode(value, admission, cluster_id, name)
+        row = Copy(admission.cluster, name, value, read.stored) if decoded.row is not None else None
         return structs.replace(decoded, row=row)
 
     def rows(reader: Reader, cluster: ClusterName) -> list[Copy]:
@@ -95,11 +98,13 @@ def _form(kind: RecordKind) -> Form:
         rows=rows,
         part=lambda row, units, whole: row,  # copied whole: each reader applies its own quota
         usage=lambda row: (row.name, len(row.value)),
-        parse=ROWS[kind].parse,
+        parse=read.parse,
+        stored=read.stored,
+        slices=_form(kind, read.slices) if read.slices is not None else None,
     )
 
 
-FORMS: Final[Forms] = {kind: _form(kind) for kind in WITH_IDENTITIES}
+FORMS: Final[Forms] = {kind: _form(kind, ROWS[kind]) for kind in WITH_IDENTITIES}
 
 
 Began = Callable[[Database], None]
@@ -247,7 +252,8 @@ class _StoredCopies(Cache):
             age = (now - lost_at).total_seconds() if lost_at is not None else 0.0
             described = structs.replace(described, away="", silent="")
             for kind in kinds:
-                self.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), age, described)
+                copies = [copy for each in stored_kinds(kind) for copy in await _copies(session, each, cluster)]
+                self.known[kind, cluster] = Known(config, copies, age, described)
 
     def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
         """Return the state of a peer that the own etcd held when the mirror started."""
@@ -272,10 +278,23 @@ async def _description(session: Session, cluster: ClusterName, now: datetime) ->
     return identity.decode_description(kv.value, now=now) if kv is not None else identity.Description()
 
 
+def stored_kinds(kind: RecordKind) -> set[RecordKind]:
+    """The kinds in the keys of records of a kind: endpoints may be published in two ways."""
+    return {kind, ENDPOINT_SLICES} if kind == "services" else {kind}
+
+
+def stored_kind(kind: RecordKind, published: bytes) -> RecordKind:
+    """The one of them that a cluster publishes, by its configuration."""
+    if kind == "services" and identity.decode_config(published).capabilities.slices_only:
+        return ENDPOINT_SLICES
+    return kind
+
+
 async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
     prefix = keys.prefix(kind, cluster, cached=True)
     kvs = (await session.list(prefix)).kvs
-    return [Copy(cluster, ServiceName(kv.key.removeprefix(prefix)), kv.value) for kv in kvs]
+    stored = kind if kind == ENDPOINT_SLICES else ""
+    return [Copy(cluster, ServiceName(kv.key.removeprefix(prefix)), kv.value, stored) for kv in kvs]
 
 
 class _Writer:
@@ -309,8 +328,12 @@ class _Writer:
         retry = Retry(RETRY)
         while True:
             for kind, changes in copies.items():
-                for (cluster, name), _, row in changes.next()[1]:
-                    self._owned_keys(kind, cluster).want(keys.copy(kind, cluster, name), row.value if row else None)
+                for (cluster, name), old, row in changes.next()[1]:
+                    for copy in (old, row):  # a record of another kind may have the name now
+                        if copy is not None:
+                            stored: RecordKind = copy.stored or kind
+                            value = row.value if row is not None and copy is row else None
+                            self._owned_keys(stored, cluster).want(keys.copy(stored, cluster, name), value)
             clusters.next()
             try:
                 await self._write()
@@ -357,25 +380,33 @@ class _Writer:
             await self._copy_kind(kind, row)
 
     async def _copy_kind(self, kind: RecordKind, row: Cluster) -> None:
-        owned = self._owned_keys(kind, row.name)
-        if failed := await owned.flush():
-            raise Transient(next(iter(failed.values())))
-        fresh = kind in row.synced and row.state in ("listing", "ready", "silent")
-        if fresh and (kind, row.name) not in self._whole:
-            await owned.settle(prune=True)
+        for each in stored_kinds(kind):
+            if failed := await self._owned_keys(each, row.name).flush():
+                raise Transient(next(iter(failed.values())))
+        published = self._follower.published(row.name)
+        if not published or kind not in row.synced or row.state not in ("listing", "ready", "silent"):
+            return
+        stored = stored_kind(kind, published)
+        if (stored, row.name) not in self._whole:
+            for other in stored_kinds(kind) - {stored}:  # the peer published it earlier
+                await self._withdraw_kind(other, row.name)
+            await self._owned_keys(stored, row.name).settle(prune=True)
             now = timestamp(wall_clock()).encode()
-            await self._session.put(keys.canary(kind, row.name, cached=True), now)
-            self._whole.add((kind, row.name))
+            await self._session.put(keys.canary(stored, row.name, cached=True), now)
+            self._whole.add((stored, row.name))
+
+    async def _withdraw_kind(self, stored: RecordKind, cluster: ClusterName) -> None:
+        await self._session.delete(keys.canary(stored, cluster, cached=True))
+        await self._session.delete_prefix(keys.prefix(stored, cluster, cached=True))
+        self._owned.pop((stored, cluster), None)
+        self._whole.discard((stored, cluster))
 
     async def _withdraw(self, cluster: ClusterName) -> None:
         """Delete all keys of a peer that left or is refused."""
         await self._session.delete(keys.config(cluster))
         await self._session.delete(keys.description(cluster))
-        for kind in COPIES:
-            await self._session.delete(keys.canary(kind, cluster, cached=True))
-            await self._session.delete_prefix(keys.prefix(kind, cluster, cached=True))
-            self._owned.pop((kind, cluster), None)
-            self._whole.discard((kind, cluster))
+        for kind in (*COPIES, ENDPOINT_SLICES):
+            await self._withdraw_kind(kind, cluster)
         for key in (keys.config(cluster), keys.description(cluster)):
             self._written.pop(key, None)
         self._present.discard(cluster)
@@ -395,10 +426,14 @@ class _Writer:
 def republished(published: bytes) -> bytes:
     """Return a peer's configuration with all its fields, marked as ``cached`` and with canaries.
 
+    Of a peer that publishes its endpoints twice the service records are copied, and so it says.
+
     RecordError if an unknown field cannot be encoded again.
     """
     config = decoding.decode(published, _anything, limit=identity.LIMIT)
     capabilities = {**(config.get("capabilities") or {}), "syncedCanaries": True, "cached": True}
+    if capabilities.get("endpointSlicesExportMode") != identity.SLICES_ONLY:
+        capabilities.pop("endpointSlicesExportMode", None)
     try:
         return msgspec.json.encode(config | {"capabilities": capabilities})
     except RecursionError:

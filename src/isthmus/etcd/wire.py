@@ -1,18 +1,11 @@
-"""The messages of etcd's API, built at import from a table of field numbers.
-
-There are no .proto files and no generated code, so nothing depends on the version of protobuf that is installed. The
-table has only the fields that are used; the decoder skips unknown ones. The descriptors are in a pool of their own, so
-another package may register etcd's protos in the default pool.
-"""
+"""The messages of etcd's API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-PACKAGE: Final = "isthmus.etcd"
+from isthmus.protos import messages
 
 FIELDS: Final = """
 KeyValue            1 key bytes, 2 create_revision int64, 3 mod_revision int64, 4 version int64, 5 value bytes, 6 lease int64
@@ -58,43 +51,8 @@ StatusResponse      1 header Header, 2 version string, 3 db_size int64, 4 leader
 AlarmRequest        1 action int32, 2 member_id uint64, 3 alarm int32
 """  # noqa: E501 a table reads better in whole lines
 
-Field = descriptor_pb2.FieldDescriptorProto
-SCALARS: Final = {
-    "bytes": Field.TYPE_BYTES,
-    "string": Field.TYPE_STRING,
-    "bool": Field.TYPE_BOOL,
-    "int32": Field.TYPE_INT32,
-    "int64": Field.TYPE_INT64,
-    "uint64": Field.TYPE_UINT64,
-}
-
-
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    """The table as a descriptor, as protoc would have made it."""
-    file = descriptor_pb2.FileDescriptorProto(name="isthmus/etcd.proto", package=PACKAGE, syntax="proto3")
-    for line in FIELDS.strip().splitlines():
-        name, _, rest = line.partition(" ")
-        message = file.message_type.add(name=name)
-        for entry in rest.split(","):
-            number, field, kind = entry.split()
-            label = Field.LABEL_REPEATED if kind.startswith("*") else Field.LABEL_OPTIONAL
-            added = message.field.add(name=field, number=int(number), label=label)
-            kind = kind.removeprefix("*")
-            if kind in SCALARS:
-                added.type = SCALARS[kind]
-            else:
-                added.type, added.type_name = Field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-    return file
-
-
-_pool = descriptor_pool.DescriptorPool()
-_pool.Add(_file())
-
-
-def message(name: str) -> Any:
-    """The class of a message of the table."""
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
-
+message: Final = messages("isthmus.etcd", FIELDS)
+"""The class of a message of the table, by its name."""
 
 KeyValue: Final = message("KeyValue")
 RangeRequest: Final = message("RangeRequest")

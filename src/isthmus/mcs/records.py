@@ -9,12 +9,12 @@ here. With ``identities``, the numbers of the own cluster's accounts and the add
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
-from isthmus.clusterset import addresses, endpoints, exports, identities
+from isthmus.clusterset import addresses, endpoints, exports, identities, slices
 from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, sharing_changed
 from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.addresses import reserved
@@ -22,7 +22,7 @@ from isthmus.model.identities import Identity
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
-from isthmus.model.services import ENDED, Endpoint, EndpointSet, Export, Pod, Port, Service, is_global
+from isthmus.model.services import ENDED, Endpoint, EndpointSet, Export, Labels, Pod, Port, Service, is_global
 from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import ENDPOINT_SETS, IDENTITIES, MERGED, NAMESPACES, OWN_EXPORTS, PODS, RECORDS, SERVICES
 from isthmus.statedb import Affected, Derived, Reader, on_change, through, unit_of
@@ -38,13 +38,19 @@ class Publisher(NamedTuple):
     cluster: ClusterName
     cluster_id: int
     default_global: bool = True
+    publish_endpoints: Literal["services", "endpointslices", "both"] = "services"
 
 
 def derived(
-    cluster: ClusterName, cluster_id: int, *, default_global: bool = True, with_identities: bool = False
+    cluster: ClusterName,
+    cluster_id: int,
+    *,
+    default_global: bool = True,
+    with_identities: bool = False,
+    publish_endpoints: Literal["services", "endpointslices", "both"] = "services",
 ) -> Derived[Record]:
     """The declaration of ``records`` for a cluster."""
-    publisher = Publisher(cluster, cluster_id, default_global)
+    publisher = Publisher(cluster, cluster_id, default_global, publish_endpoints)
 
     def compute(reader: Reader, unit: Unit) -> Iterable[Record]:
         kind, name = unit
@@ -62,6 +68,7 @@ def derived(
     return Derived(
         RECORDS,
         compute=compute,
+        unit="unit",
         reads={
             OWN_EXPORTS: _of_export,
             SERVICES: _of_service,
@@ -124,14 +131,14 @@ def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> I
     if gives_endpoints(service, namespace, default_global=publisher.default_global):
         own = _own_endpoints(reader, name, publisher.cluster)
         labels, selector, shared = service.labels, service.selector, is_global(service)
-        yield _record(name, service, own, publisher, labels=labels, selector=selector, shared=shared)
+        yield from _records(name, service, own, publisher, labels=labels, selector=selector, shared=shared)
 
 
 def _of_exported(reader: Reader, name: ServiceName, merged: Merged, publisher: Publisher) -> Iterator[Record]:
     own, service = reader.get(OWN_EXPORTS, merged.name), reader.get(SERVICES, (merged.name, KUBERNETES))
     if own is not None and own.export is not None and service is not None:
         kept = published_endpoints(reader, merged, own.export, publisher.cluster)
-        yield _record(name, service, kept, publisher, labels=((SERVICE_NAME, split(merged.name)[1]),))
+        yield from _records(name, service, kept, publisher, labels=((SERVICE_NAME, split(merged.name)[1]),))
 
 
 def published_endpoints(reader: Reader, merged: Merged, export: Export, cluster: ClusterName) -> list[Endpoint]:
@@ -141,21 +148,27 @@ def published_endpoints(reader: Reader, merged: Merged, export: Export, cluster:
     return [each for each in endpoints if each is not None]
 
 
-def _record(
-    name: ServiceName, service: Service, own: Iterable[Endpoint], publisher: Publisher, **fields: Any
-) -> Record:
+def _records(
+    name: ServiceName,
+    service: Service,
+    own: Collection[Endpoint],
+    publisher: Publisher,
+    *,
+    labels: Labels,
+    shared: bool = True,
+    **fields: Any,
+) -> Iterator[Record]:
+    """The endpoints of a Service as a service record, as slices, or as both. Slices are for all Services alike."""
+    of: Any = {"cluster": publisher.cluster, "cluster_id": publisher.cluster_id, "endpoints": own, "labels": labels}
+    if publisher.publish_endpoints != "services" and shared:
+        for part, value in slices.encode(name, **of):
+            yield Record("endpointslices", part, value, name)
+    if publisher.publish_endpoints == "endpointslices":
+        return
     frontends: dict[str, tuple[Port, ...]] = {}
     if not service.headless:
         frontends = dict.fromkeys(service.cluster_ips, service.ports)
-    value = endpoints.encode(
-        name,
-        cluster=publisher.cluster,
-        cluster_id=publisher.cluster_id,
-        endpoints=own,
-        frontends=frontends,
-        **fields,
-    )
-    return Record("services", name, value)
+    yield Record("services", name, endpoints.encode(name, frontends=frontends, shared=shared, **of, **fields))
 
 
 def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:

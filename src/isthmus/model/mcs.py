@@ -103,3 +103,10 @@ class Record(Struct, frozen=True, gc=False):
     kind: RecordKind
     name: ServiceName
     value: bytes
+    service: ServiceName = ServiceName("")
+    """The Service of an endpoint slice, which has a name of its own."""
+
+    @property
+    def unit(self) -> tuple[str, ServiceName]:
+        """What is computed together: an export, a service's endpoints, an identity."""
+        return ("services", self.service) if self.service else (self.kind, self.name)

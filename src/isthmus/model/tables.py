@@ -482,7 +482,10 @@ MERGED: Final = Table[ServiceName, Merged](
 )
 
 RECORDS: Final = Table[tuple[str, ServiceName], Record](
-    "records", Record, key=attrgetter("kind", "name"), indexes={"name": Attribute("name")}
+    "records",
+    Record,
+    key=attrgetter("kind", "name"),
+    indexes={"name": Attribute("name"), "unit": lambda row: (row.unit,)},
 )
 
 RECORDS_STATUS: Final = Table[tuple[str, ServiceName], Status[tuple[str, ServiceName]]](

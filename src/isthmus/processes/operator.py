@@ -313,6 +313,7 @@ def wire(
         max_connected_clusters=config.clusterset.max_connected_clusters,
         signing=partial(pair_keys.published, config) if config.identity.enabled else None,
         identities=config.identity.enabled,
+        publish_endpoints=config.clusterset.publish_endpoints,
     )
     objects = Reconciler(
         db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off, together=lambda row: row.service
@@ -452,7 +453,13 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
         l4_route_objects.derived(),
         *proxying.statuses(config),
         *identity_tables(config, cluster),
-        mcs.records.derived(cluster, config.cluster.id, default_global=shared, with_identities=config.identity.enabled),
+        mcs.records.derived(
+            cluster,
+            config.cluster.id,
+            default_global=shared,
+            with_identities=config.identity.enabled,
+            publish_endpoints=config.clusterset.publish_endpoints,
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Cilium's own programs of a clustermesh (1.19.0, built by `make cilium-reader`), run beside ours."""
+"""Cilium's own programs of a clustermesh (1.20.2, built by `make cilium-reader`), run beside ours."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ async def program(folder: Path, command: str, *flags: str, cwd: Path | None = No
 
 
 @asynccontextmanager
-async def operator(folder: Path, peers: Path) -> AsyncIterator[Operator]:
+async def operator(folder: Path, peers: Path, *, mode: str = "prefer-legacy") -> AsyncIterator[Operator]:
     """As cluster ``reader``, of the peers in a configuration directory."""
     flags = ["--cluster-name=reader", "--cluster-id=200", f"--clustermesh-config={peers}"]
-    flags += ["--clustermesh-enable-mcs-api", "--clustermesh-enable-endpoint-sync"]
+    flags += ["--clustermesh-enable-mcs-api", "--clustermesh-enable-endpoint-sync", f"--clustermesh-service-v2={mode}"]
     async with program(folder, "operator", *flags, cwd=peers) as process:
         yield Operator(process)
 
@@ -99,8 +99,11 @@ async def kvstoremesh(folder: Path, peers: Path, endpoint: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def apiserver(folder: Path, endpoint: str, kubeconfig: str, *, name: str, number: int) -> AsyncIterator[None]:
+async def apiserver(
+    folder: Path, endpoint: str, kubeconfig: str, *, name: str, number: int, mode: str = "prefer-legacy"
+) -> AsyncIterator[None]:
     """Cilium's writer: what a Kubernetes API server holds, as a cluster's records in an etcd."""
     flags = [*_served(folder, endpoint, name=name, number=number), f"--k8s-kubeconfig-path={kubeconfig}"]
+    flags += [f"--clustermesh-service-v2={mode}"]
     async with program(folder, "clustermesh", *flags, "--clustermesh-enable-mcs-api", "--cluster-users-enabled=false"):
         yield

@@ -225,12 +225,16 @@ class Connection:
         limits, pace = self._limits._replace(size=min(self._limits.size, quota.listed_bytes)), self._pace
         if kind in record_forms.OPTIONAL:  # numerous; services do not wait for them
             limits, pace = limits._replace(keys=max(limits.keys, quota.room)), Pace(self._rate)
-        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=limits)
-        canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
+        form = self.known.forms[kind]
+        if form.slices is not None and capabilities.slices_only:
+            form = form.slices
+        stored = form.stored or kind
+        records = PrefixStore(session, keys.prefix(stored, self.name, cached=cached), limits=limits)
+        canary = KeyStore(session, keys.canary(stored, self.name, cached=cached))
         store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=pace)
         sink = sinks.RecordSink(
             self._db,
-            self.known.forms[kind],
+            form,
             cluster_id=config.id,
             admission=admission,
             quota=quota,

@@ -19,7 +19,7 @@ from isthmus.clusterset.certificates import EXPIRY_WARNING, Expiry
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.decoding import wall_clock
 from isthmus.clusterset.records.forms import OPTIONAL
-from isthmus.clusterset.records.identity import SLICES_ONLY, ClusterConfig, Description
+from isthmus.clusterset.records.identity import ClusterConfig, Description
 from isthmus.model.clusters import Cluster, PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
@@ -269,8 +269,6 @@ def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
 
 def _remark(facts: PeerFacts, config: ClusterConfig) -> str:
     """Remark about a peer that is followed in spite of it."""
-    if "services" in facts.kinds and config.capabilities.endpoint_slices_export_mode == SLICES_ONLY:
-        return "it publishes its endpoints as EndpointSlices only, which are not read"
     limit = config.capabilities.max_connected_clusters
     return (
         f"its maxConnectedClusters is {bounds.shown(limit)}, ours {facts.most}" if limit not in (0, facts.most) else ""

@@ -79,6 +79,8 @@ class RecordSink:
         """Records that are refused for want of room alone."""
         self._faults = faults if faults is not None else record_faults(db, form, admission.cluster)
         self._named = 0
+        self._row_keys: dict[str, Any] = {}
+        """Keys of the rows of records whose content alone tells them."""
 
     async def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """These are all records of the peer. They are read over several turns of the loop, and then written at once.
@@ -90,6 +92,9 @@ class RecordSink:
         self._refused.clear()
         self._waiting.clear()
         self._faults.retain(items.keys())
+        if self._form.key is None:
+            rows_before = self._form.rows(self._db.snapshot(), self._cluster)
+            self._row_keys = {self._form.usage(row)[0]: table.key(row) for row in rows_before}
         sizes, decoded = await self._decode_all(items)
         divided = self._quota.divided(sizes, await self._imported(sizes))
         self._quota.retain(divided.keys() | {key for key in items if key in self._faults})
@@ -102,6 +107,7 @@ class RecordSink:
                 row = self._take(key, size.units, units, content)
                 if row is not None:
                     rows[table.key(row)] = row
+                    self._remember(key, row)
                 elif units:  # it has grown beyond its quota and is not divisible: what was taken of it stays
                     kept.add(self._row_key(key))
         with self._db.write() as txn:
@@ -131,8 +137,11 @@ class RecordSink:
                 row = self._take(key, units, self._quota.available(key, units), content)
                 if row is not None or not units:  # of one that is refused, the last good value still counts
                     rows[key] = row
+        obsolete = [old for key, row in rows.items() if (old := self._replaced(key, row)) is not None]
+        for key, row in rows.items():
+            self._remember(key, row)
         with self._db.write() as txn:
-            txn.delete_all(table, [self._row_key(key) for key, row in rows.items() if row is None])
+            txn.delete_all(table, obsolete)
             txn.put_all(table, [row for row in rows.values() if row is not None])
             self._faults.write(txn)
         if log.is_enabled_for(logging.DEBUG):
@@ -146,7 +155,25 @@ class RecordSink:
         self._received(self._refused)
 
     def _row_key(self, key: str) -> Any:
+        """The key of the row of a record that was read before; None if it had none."""
+        if self._form.key is None:
+            return self._row_keys.get(key)
         return self._form.key(self._cluster, ServiceName(key))
+
+    def _replaced(self, key: str, row: Any) -> Any:
+        """The key of the earlier row of a record that is gone, or whose row has another key now; None if it stays."""
+        if row is None:
+            return self._row_key(key)
+        before = self._row_keys.get(key) if self._form.key is None else None
+        return before if before != self._form.table.key(row) else None
+
+    def _remember(self, key: str, row: Any) -> None:
+        if self._form.key is not None:
+            return
+        if row is None:
+            self._row_keys.pop(key, None)
+        else:
+            self._row_keys[key] = self._form.table.key(row)
 
     async def _decode_all(self, items: Mapping[str, KeyValue]) -> tuple[dict[str, Size], dict[str, Decoded]]:
         """The size of each record that can be used, and the content of the first that there is room for together."""

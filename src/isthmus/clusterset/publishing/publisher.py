@@ -12,7 +12,7 @@ changed or deleted our keys, at once, and then not more often than every few sec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,12 +20,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from isthmus import __version__, logs
-from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES, records_target, refusals_target
+from isthmus.clusterset.publishing.targets import EVERY, published, records_target, refusals_target
 from isthmus.clusterset.records import identity, keys
 from isthmus.clusterset.records.signing import NONE, Signing
 from isthmus.config import ClusterSection
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
-from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import DRAINING, RECORDS, REFUSALS
 from isthmus.reflector import Expired, Transient
@@ -89,7 +88,8 @@ class Publisher:
         cluster: ClusterSection,
         *,
         max_connected_clusters: identity.Most = 255,
-        kinds: Sequence[RecordKind] = KINDS,
+        identities: bool = False,
+        publish_endpoints: identity.Endpoints = "services",
         failing: Callable[[Collection[Any]], None] | None = None,
         signing: Callable[[], Signing] | None = None,
         now: Callable[[], datetime] = _now,
@@ -102,10 +102,13 @@ class Publisher:
         self._signing = signing
         self._now = now
         self._timings = timings
+        kinds = published(publish_endpoints, identities=identities)
         self._target = records_target(session, self._name, kinds)
         self._refusals = refusals_target(session, self._name)
         self._identity = {
-            keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
+            keys.config(self._name): identity.encode(
+                identity.own_config(cluster, most=max_connected_clusters, publish_endpoints=publish_endpoints)
+            ),
             keys.description(self._name): self._description(),
         }
         self._writing_identity = asyncio.Lock()
@@ -237,7 +240,7 @@ class Publisher:
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
         await self._target.complete.wait()
-        for kind in (each for each in WITH_IDENTITIES if each not in self._kinds):
+        for kind in (each for each in EVERY if each not in self._kinds):
             await self._session.delete_prefix(keys.prefix(kind, self._name))  # of an earlier configuration
 
     async def _undisturbed(self, revision: int) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from isthmus.clusterset.publishing.publisher import Publisher, PublisherStats
-from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.signing import Signing
 from isthmus.config import ClusterSection
@@ -34,6 +33,7 @@ class Publishers:
         *,
         max_connected_clusters: identity.Most = 255,
         identities: bool = False,
+        publish_endpoints: identity.Endpoints = "services",
         signing: Callable[[], Signing] | None = None,
     ) -> None:
         self._db = db
@@ -43,7 +43,8 @@ class Publishers:
                 session,
                 cluster,
                 max_connected_clusters=max_connected_clusters,
-                kinds=WITH_IDENTITIES if identities else KINDS,
+                identities=identities,
+                publish_endpoints=publish_endpoints,
                 failing=self._write_failures,
                 signing=signing,
             )

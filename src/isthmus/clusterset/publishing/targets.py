@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from isthmus.clusterset.publishing.owned_keys import OwnedKeys
 from isthmus.clusterset.records import keys
+from isthmus.clusterset.records.identity import Endpoints
 from isthmus.etcd import Session
 from isthmus.model.mcs import Record, RecordKind, Refusals
 from isthmus.model.names import ClusterName
@@ -16,8 +17,20 @@ from isthmus.reflector import Transient
 from isthmus.statedb import NotPruned, Table
 
 KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
+ENDPOINTS: Final[Mapping[Endpoints, tuple[RecordKind, ...]]] = {
+    "services": ("services",),
+    "endpointslices": ("endpointslices",),
+    "both": ("services", "endpointslices"),
+}
+EVERY: Final[tuple[RecordKind, ...]] = ("serviceexports", "services", "endpointslices", "identities", "ip")
 WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, "identities", "ip")
 """Kinds that are published and mirrored if ``identity.enabled``."""
+
+
+def published(endpoints: Endpoints, *, identities: bool) -> tuple[RecordKind, ...]:
+    """The kinds that a cluster publishes."""
+    exports = ("serviceexports", *ENDPOINTS[endpoints])
+    return (*exports, "identities", "ip") if identities else exports
 
 
 def records_target(session: Session, cluster: ClusterName, kinds: Sequence[RecordKind] = KINDS) -> KeyTarget[Record]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, structs
 
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError
-from isthmus.clusterset.records import addresses, decoding, endpoints, exports, identities, keys, quotas
+from isthmus.clusterset.records import addresses, decoding, endpoints, exports, identities, keys, quotas, slices
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.quotas import Size
 from isthmus.model.identities import CallerAddress, Identity
@@ -37,8 +37,8 @@ class Form(NamedTuple):
     table: Table[Any, Any]
     decode: Callable[[bytes, Admission, int, ServiceName], Decoded]
     """(value, admission of its publisher, cluster id, name) → its content; RecordError if the record is unusable."""
-    key: Callable[[ClusterName, ServiceName], Any]
-    """Return the key of a record's row."""
+    key: Callable[[ClusterName, ServiceName], Any] | None
+    """Return the key of a record's row; None if only the record's content tells."""
     rows: Callable[[Reader, ClusterName], list[Any]]
     """Return the rows of a peer's records, without those of other sources."""
     part: Callable[[Any, int, int], Any]
@@ -49,6 +49,10 @@ class Form(NamedTuple):
     """True if an import of the own cluster shows that this record was admitted before."""
     parse: Callable[[str], ServiceName] = keys.parse
     """(key below the kind's prefix) → the name of its record; RecordError if it names none."""
+    stored: Literal["endpointslices", ""] = ""
+    """The kind in the keys of these records, if it is another one than the form's."""
+    slices: Form | None = None
+    """The same rows from the records of a cluster that publishes its endpoints as slices only."""
 
 
 def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
@@ -64,6 +68,15 @@ def _endpoint_set(value: bytes, admission: Admission, cluster_id: int, name: Ser
         return Decoded(None, Size(0))
     admission.check_endpoints(row.endpoints)
     return Decoded(row, Size(max(1, len(row.endpoints), len(value) // quotas.ENDPOINT_BYTES)))
+
+
+def _slice(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
+    row, size = slices.decode(value, cluster=admission.cluster, cluster_id=cluster_id, name=name)
+    if row is None:
+        return Decoded(None, Size(0))
+    admission.check_name(row.service)
+    admission.check_endpoints(row.endpoints)
+    return Decoded(row, Size(max(1, len(row.endpoints), size // quotas.ENDPOINT_BYTES)))
 
 
 def _identity(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:
@@ -141,6 +154,11 @@ def _is_exporter(cluster: ClusterName, row: Import | None) -> bool:
     return row is not None and cluster in row.clusters
 
 
+def _usage(row: EndpointSet) -> tuple[str, int]:
+    """The record of a row: a service's, or a slice that an earlier process read."""
+    return row.service if row.part == endpoints.PART else row.part, max(1, len(row.endpoints))
+
+
 Forms = Mapping[RecordKind, Form]
 
 ROWS: Final[Forms] = {
@@ -159,9 +177,19 @@ ROWS: Final[Forms] = {
         key=lambda cluster, name: (name, cluster, CLUSTERSET, endpoints.PART),
         rows=_endpoint_sets,
         part=_first_endpoints,
-        usage=lambda row: (row.service, max(1, len(row.endpoints))),
+        usage=_usage,
         imported=lambda reader, cluster, name: any(
             _is_exporter(cluster, row) for row in reader.by(IMPORTS, "service", name)
+        ),
+        slices=Form(
+            ENDPOINT_SETS,
+            _slice,
+            key=None,
+            rows=_endpoint_sets,
+            part=_first_endpoints,
+            usage=_usage,
+            parse=slices.parse,
+            stored=slices.KIND,
         ),
     ),
     "identities": Form(

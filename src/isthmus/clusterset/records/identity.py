@@ -28,6 +28,13 @@ MOST_DRAINS: Final = 100
 MOST_CHARACTERS: Final = 300
 MOST_SECONDS: Final = 604_800
 SLICES_ONLY: Final = "endpointslices-only"
+Endpoints = Literal["services", "endpointslices", "both"]
+"""Records in which a cluster publishes its endpoints (``clusterset.publish_endpoints``)."""
+MODES: Final[Mapping[Endpoints, str]] = {
+    "services": "",
+    "both": "services-and-endpointslices",
+    "endpointslices": SLICES_ONLY,
+}
 
 
 class Capabilities(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -39,6 +46,12 @@ class Capabilities(Struct, frozen=True, gc=False, rename="camel", omit_defaults=
     service_exports_enabled: bool | None = None
     """Only presence matters: ``None`` if the publisher does not support service exports."""
     endpoint_slices_export_mode: str = ""
+    """Whether endpoints are published as service records (empty), as slices as well, or as slices only."""
+
+    @property
+    def slices_only(self) -> bool:
+        """True if there are no service records."""
+        return self.endpoint_slices_export_mode == SLICES_ONLY
 
 
 class ClusterConfig(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -173,9 +186,14 @@ def encode(decoded: ClusterConfig | Description) -> bytes:
     return msgspec.json.encode(decoded)
 
 
-def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
+def own_config(section: ClusterSection, *, most: Most, publish_endpoints: Endpoints = "services") -> ClusterConfig:
     """Our own configuration, for Cilium and for each other."""
-    capabilities = Capabilities(synced_canaries=True, max_connected_clusters=most, service_exports_enabled=True)
+    capabilities = Capabilities(
+        synced_canaries=True,
+        max_connected_clusters=most,
+        service_exports_enabled=True,
+        endpoint_slices_export_mode=MODES[publish_endpoints],
+    )
     return ClusterConfig(section.id, capabilities)
 
 
