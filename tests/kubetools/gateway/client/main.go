@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	pb "sigs.k8s.io/gateway-api/conformance/echo-basic/grpcechoserver"
 )
 
@@ -124,12 +125,23 @@ func overHTTP(asked *request) (string, error) {
 func overGRPC(asked *request) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	connection, err := grpc.NewClient("passthrough:///"+asked.target.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	for name, values := range asked.headers {
+		for _, value := range values {
+			if name == "Host" {
+				options = append(options, grpc.WithAuthority(value))
+			} else {
+				ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(name), value)
+			}
+		}
+	}
+	connection, err := grpc.NewClient("passthrough:///"+asked.target.Host, options...)
 	if err != nil {
 		return "", err
 	}
 	defer connection.Close()
-	response, err := pb.NewGrpcEchoClient(connection).Echo(ctx, &pb.EchoRequest{})
+	var answered metadata.MD
+	response, err := pb.NewGrpcEchoClient(connection).Echo(ctx, &pb.EchoRequest{}, grpc.Header(&answered))
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +152,7 @@ func overGRPC(asked *request) (string, error) {
 	}
 	// The suite takes 200 for gRPC's OK.
 	lines := fmt.Sprintf("StatusCode=200\nProto=GRPC\nHost=%s\nHostname=%s\n", assertions.GetAuthority(), assertions.GetContext().GetPod())
-	return lines + fields("RequestHeader", headers), nil
+	return lines + fields("RequestHeader", headers) + fields("ResponseHeader", http.Header(answered)), nil
 }
 
 func fields(name string, headers http.Header) string {
