@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from isthmus.loadbalancer.services import UNKNOWN_AGE
+from isthmus.loadbalancer.services import UNKNOWN_AGE, resolve
 from isthmus.model.backend_tls import BackendTls, NameType, TlsTarget
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Port
@@ -29,11 +29,6 @@ class PortTls(NamedTuple):
     """PEM of the authorities; empty if the port has no usable ones."""
     problem: str
     """Reason why the port has no endpoints; empty if it has TLS."""
-
-    @property
-    def owner(self) -> str:
-        """Kind and name of the policy, for people."""
-        return f"BackendTLSPolicy {self.policy.name}"
 
     def socket(self) -> dict[str, Any]:
         """Return the transport socket: the authorities' certificates, the SNI, and the names that are accepted."""
@@ -65,6 +60,15 @@ def of_port(reader: Reader, service: ServiceName, port: Port) -> PortTls | None:
     certificates = "\n".join(_certificates(reader, policy))
     problem = policy.invalid or ("" if certificates else "; ".join(message for _, message in failures(reader, policy)))
     return PortTls(policy, certificates, problem)
+
+
+def problem(reader: Reader, service: ServiceName, number: int) -> str:
+    """Name the policy by which a TCP port of a Service has no endpoints, and the reason; empty if there is none."""
+    subject = resolve(reader, service, which="all")
+    for port in subject.ports if subject is not None else ():
+        if (port.port, port.protocol) == (number, "TCP") and (tls := of_port(reader, service, port)) and tls.problem:
+            return f"BackendTLSPolicy {tls.policy.name}: {tls.problem}"
+    return ""
 
 
 def by_age(policy: BackendTls) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from isthmus.loadbalancer import envoy, shares
-from isthmus.loadbalancer.references import port_of, unresolved
+from isthmus.loadbalancer.references import unresolved
 from isthmus.loadbalancer.services import resolve
 from isthmus.model.balancing import PlanKey
 from isthmus.model.names import ClusterName, ServiceName
@@ -202,10 +202,8 @@ def _parts(reader: Reader, entry: Entry, *, service_port: tuple[ServiceName, int
 
 def _unreachable(reader: Reader, service: ServiceName, port: int, *, has_backend: bool) -> str:
     """Error of a part that Envoy cannot forward; empty if it can."""
-    listed = port_of(reader, ServiceRef("Service", service, port), "TCP")
-    tls = backend_tls.of_port(reader, service, listed) if listed is not None else None
-    if tls is not None and tls.problem:
-        return f"503: {tls.owner}: {tls.problem}"
+    if untrusted := backend_tls.problem(reader, service, port):
+        return f"503: {untrusted}"
     return "" if has_backend else "503: it has no backend"
 
 

@@ -21,7 +21,8 @@ from isthmus.cli.diagnosis.exporters import cluster_faults, diagnose
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.model import tables
-from isthmus.model.balancing import CallerFailure, Denial, Failure
+from isthmus.model.backend_tls import Authority, BackendTls, TlsTarget
+from isthmus.model.balancing import CallerFailure, Denial, Failure, Group, Plan, PlanKey, Target
 from isthmus.model.mcs import OwnExport, PeerRefusal, RefusedRecord
 from isthmus.model.names import ServiceName
 from isthmus.model.pods import IgnoredPod
@@ -46,6 +47,27 @@ class Case(NamedTuple):
     world: type[Clusters | Island] = Clusters
     whole: bool = False
     """True if `diagnose` without a service finds it."""
+
+
+def encrypted(certificates: str) -> Change:
+    """A route to an import that is called by TLS, with these certificates of an authority."""
+    ca = ServiceName("demo/ca")
+    policy = BackendTls(
+        name=ServiceName("demo/tls"),
+        targets=(TlsTarget("ServiceImport", ECHO),),
+        authorities=(ca,),
+        hostname="echo.example",
+    )
+    authority = Authority(name=ca, certificates=certificates, problem="" if certificates else "it does not exist")
+    group = Group((Target("10.2.0.1", 8080, "TCP", C2),))
+    plan = Plan(PlanKey(make.DERIVED, 80, "TCP", "any"), (), (group,))
+    to_import = calls.route(calls.backend("ServiceImport", "demo/echo"))
+
+    def change(it: Clusters) -> None:
+        to_import(it)
+        it.agent.extend(((tables.BACKEND_TLS, policy), (tables.AUTHORITIES, authority), (tables.ROUTE_PLANS, plan)))
+
+    return change
 
 
 def faults(facts: Facts, *, whole: bool) -> list[Hop]:
@@ -558,6 +580,9 @@ CASES: dict[str, Case] = {
         "route-to-nothing",
         calls.route(calls.backend("Service", "demo/nothere")),
         calls.route(calls.backend("Cluster", "c2", 0)),
+    ),
+    "route to a backend whose policy has no authority": Case(
+        "route-to-nothing", encrypted(""), encrypted("-----BEGIN…")
     ),
     "TCPRoute to nothing": Case(
         "route-to-nothing",

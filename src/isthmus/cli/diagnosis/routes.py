@@ -18,6 +18,7 @@ from isthmus.model.balancing import REFUSAL
 from isthmus.model.l4_routes import L4Route
 from isthmus.model.names import ServiceName, derived, split
 from isthmus.model.routes import RULE, BackendRef, Route
+from isthmus.proxy import backend_tls
 from isthmus.proxy.attachment import attached, callers_of, of_port
 from isthmus.proxy.derived import listener_name
 from isthmus.proxy.route_objects import NODE_MESSAGES
@@ -135,6 +136,8 @@ def _problem(rows: Reader, route: Route, backend: BackendRef, namespace: str) ->
     reason, message = unresolved(rows, route, target)
     if reason and (reason != "BackendNotFound" or target.kind == "Cluster" or split(target.name)[0] == namespace):
         return f"500: {message}"
+    if untrusted := backend_tls.problem(rows, target.service, target.port):
+        return f"503: {untrusted}"
     plans = [plan for plan in rows.by(tables.ROUTE_PLANS, "service", target.service) if plan.key.port == target.port]
     has_backend = any(group.targets for plan in plans for group in plan.groups)
     return (
