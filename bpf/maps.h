@@ -109,6 +109,8 @@ enum flow_state {
 	STATE_FAILED = 3,    /* the application got an error; verdict and reason say which */
 	STATE_GIVEN_UP = 4,  /* the application closed the socket before there was an answer */
 	STATE_ENDED = 5,     /* a connection that was established is closed */
+	STATE_REFUSED = 6,   /* a SYN or a datagram to a pod of this node was refused by a policy */
+	STATE_AUDITED = 7,   /* it would have been, and passed */
 };
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */
@@ -141,6 +143,9 @@ struct passed_over {
 /*
  * One state of a sampled call. Addresses stand beside the numbers, since the entries these stand for may go before the
  * record is read. asked: the backend that the plan gave first; answered: the one it was sent to in the end.
+ *
+ * Of STATE_REFUSED and STATE_AUDITED, which the node of the backend writes: pod is the caller, of another cluster, called the
+ * pod, service the number of the policy, reason an enum refusal_reason, and for_caller the caller's identity.
  */
 struct flow_record {
 	__u64 time;   /* CLOCK_MONOTONIC, ns: when the call was made */

@@ -15,8 +15,12 @@
 #pragma once
 
 #include "names_common.h"
+#include "refusal_records.h"
 #include "sign.h"
 
+/* No verdicts of the kernel's. */
+#define NOT_READ (-3)
+#define REFUSED (-4)
 #define MOST_EXTENSIONS 6 /* headers of IPv6 before TCP; of more it is not known whether it is TCP */
 #define NEXT_HOP_BY_HOP 0
 #define NEXT_ROUTING 43
@@ -182,10 +186,11 @@ static __always_inline int judge_address(const __be32 *address, __u32 policy, in
 	return bpf_map_lookup_elem(&allowed, &allows) ? 0 : REFUSAL_NOT_ALLOWED_BY_ADDRESS;
 }
 
-/* False under GUARD_AUDIT, by which it is counted alone. */
-static __always_inline bool refuses(const struct guarded *guard, __u32 identity, int reason)
+/* False under GUARD_AUDIT, by which it is counted and recorded alone. */
+static __always_inline bool refuses(const struct segment *packet, const struct guarded *guard, __u32 identity, int reason)
 {
 	count_refusal(guard->policy, identity, reason);
+	record_refusal(packet, guard, identity, reason);
 	return !(guard->flags & GUARD_AUDIT);
 }
 
@@ -281,7 +286,7 @@ static __always_inline int verify_by_address(struct __sk_buff *skb, __u8 protoco
 {
 	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	struct guarded guard = {};
-	__be32 source[4] = {};
+	struct segment from = {};
 	__be16 port = ANY_PORT;
 	__u32 l4 = 0, identity = 0;
 	int found, reason = protocol == IPPROTO_TCP ? REFUSAL_UNREADABLE : REFUSAL_UNKNOWN_ADDRESS;
@@ -295,11 +300,12 @@ static __always_inline int verify_by_address(struct __sk_buff *skb, __u8 protoco
 		port = ANY_PORT;
 	if (!find_guard(skb->ifindex, protocol, port, &guard))
 		return TC_ACT_UNSPEC;
-	if (read_source(skb, source) || is_own(source))
+	if (read_source(skb, from.key.peer) || is_own(from.key.peer))
 		return TC_ACT_UNSPEC;
 	if (guard.flags & GUARD_ADDRESS)
-		reason = judge_address(source, guard.policy, reason, &identity);
-	return reason && refuses(&guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+		reason = judge_address(from.key.peer, guard.policy, reason, &identity);
+	from.key.pod_port = port;
+	return reason && refuses(&from, &guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 /* A datagram to a port that is guarded. It is dropped in silence: its answer is for whom the address names. */
@@ -310,7 +316,12 @@ __walked_once int verify_datagram(struct __sk_buff *skb)
 	return find_guard(skb->ifindex, IPPROTO_UDP, ANY_PORT, &guard) ? verify_by_address(skb, IPPROTO_UDP) : TC_ACT_UNSPEC;
 }
 
-__walked_once int verify_to_pod(struct __sk_buff *skb)
+__walked_once int verify_unreadable(struct __sk_buff *skb)
+{
+	return verify_by_address(skb, IPPROTO_TCP);
+}
+
+__walked_once int verify_syn(struct __sk_buff *skb)
 {
 	struct segment syn = {};
 	struct guarded guard = {};
@@ -320,7 +331,7 @@ __walked_once int verify_to_pod(struct __sk_buff *skb)
 	if (!find_guard(skb->ifindex, IPPROTO_TCP, ANY_PORT, &guard))
 		return TC_ACT_UNSPEC;
 	if (parse(skb, &syn, false))
-		return verify_by_address(skb, IPPROTO_TCP);
+		return NOT_READ;
 	if ((syn.flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
 		return TC_ACT_UNSPEC;
 	if (!find_guard(skb->ifindex, IPPROTO_TCP, syn.key.pod_port, &guard) || is_own(syn.key.peer))
@@ -330,5 +341,15 @@ __walked_once int verify_to_pod(struct __sk_buff *skb)
 		reason = judge_address(syn.key.peer, guard.policy, reason, &identity);
 	if (!reason)
 		return TC_ACT_UNSPEC;
-	return refuses(&guard, identity, reason) ? answer_refusal(skb) : TC_ACT_UNSPEC;
+	return refuses(&syn, &guard, identity, reason) ? REFUSED : TC_ACT_UNSPEC;
+}
+
+/* Not within each other: their stacks and that of a record do not fit beside one another. */
+static __always_inline int verify_to_pod(struct __sk_buff *skb)
+{
+	int verdict = verify_syn(skb);
+
+	if (verdict == NOT_READ)
+		return verify_unreadable(skb);
+	return verdict == REFUSED ? answer_refusal(skb) : verdict;
 }

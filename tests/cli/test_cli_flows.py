@@ -98,6 +98,26 @@ async def test_a_backend_that_is_ejected_for_the_caller_alone_is_told_from_one_t
     ]
 
 
+async def test_a_refused_caller_is_shown_with_its_account_number_and_address_and_the_policy(tmp_path: Path) -> None:
+    refused = {"pod": "", "service": "", "called": "10.1.1.3:8080", "asked": End(), "answered": End(), "took": 0.0}
+    refused |= {"policy": "demo/echo", "source": "10.2.1.9:40000"}
+    rows = (
+        flow(
+            1, verdict="denied", state="failed", reason="not-allowed", caller="c2 demo/web", identity=131_588, **refused
+        ),
+        flow(2, verdict="audited", state="sent", reason="unsigned", **refused),
+    )
+    feed: Feed[Flow] = Feed()
+    feed.add(rows, 0)
+    async with serving(tmp_path / "agent.sock", feeds={"flows": feed}):
+        result = await run(tmp_path / "agent.sock", "--service", "demo/echo")
+        assert await ids(tmp_path / "agent.sock", "--failed") == [1]
+    assert [" ".join(line.split()[1:]) for line in result.stdout.splitlines()[1:]] == [
+        "c2 demo/web (131588, 10.2.1.9:40000) 10.1.1.3:8080 by demo/echo denied failed: not-allowed",
+        "10.2.1.9:40000 10.1.1.3:8080 by demo/echo audited sent: unsigned",
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "found"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -33,12 +33,18 @@ from datapath_worlds.signed_syn import (
 from msgspec.structs import replace
 
 from isthmus.datapath import Datapath
+from isthmus.datapath.flows.names import FlowNames
+from isthmus.datapath.flows.reader import FlowReader
 from isthmus.datapath.identity import IdentityTarget
 from isthmus.datapath.identity.target import SHIFT_511
+from isthmus.datapath.settings import CONFIG
 from isthmus.identity import pairs, schedule
 from isthmus.identity.epoch_keys import EpochKeys
+from isthmus.model import tables
+from isthmus.model.flows import Flow
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import AddressIdentity, Guard, Permit, SignedTo, Source
+from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
 
@@ -336,6 +342,71 @@ def answer(called: str, source: str, error: bytes) -> bytes:
 @pytest.mark.usefixtures("guarding")
 def test_a_syn_that_does_not_fit_an_error_is_dropped(enter: TestRun) -> None:
     assert enter(syn(CALLER, CALLED, payload=bytes(1200)))[0] == DROP
+
+
+@pytest.fixture
+def flows(datapath: Datapath) -> Iterator[Callable[[], list[Flow]]]:
+    """Flow records of the node, which records one call of a million, and each failure."""
+    [(key, before)] = datapath.maps.items("config")
+    datapath.maps.put("config", [(key, CONFIG.pack(*(CONFIG.named(before) | {"flows": 1_000_000}).values()))])
+    datapath.maps.drop("flow_allowances", [each for each, _ in datapath.maps.items("flow_allowances")])
+    db = Database(tables.PLANS, tables.PODS, tables.NODES, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS)
+    found: list[Flow] = []
+    names = FlowNames(
+        db, datapath.maps, datapath.state, datapath.callers(), node="n1", account=lambda number: f"c{number >> 16}"
+    )
+    reader = FlowReader(datapath.maps, names, lambda rows, lost: found.extend(rows), one_of=1_000_000, node="n1")
+    reader.step()
+    found.clear()
+
+    def read() -> list[Flow]:
+        reader.step()
+        rows, found[:] = found[:], []
+        return rows
+
+    yield read
+    reader.close()
+    datapath.maps.put("config", [(key, before)])
+
+
+@pytest.mark.parametrize("case", ["MP_JOIN", "a key that nobody has", "an identity that may not call", "options of IP"])
+@pytest.mark.parametrize(("source", "called"), FAMILIES)
+def test_each_refusal_is_a_flow_with_the_number_and_account_of_the_caller_and_the_reason(
+    enter: TestRun, guarding: IdentityTarget, flows: Callable[[], list[Flow]], source: str, called: str, case: str
+) -> None:
+    make, identity, reason = REFUSED[case]
+    for guard, ended in ((GUARD, ("denied", "failed")), (replace(GUARD, audit=True), ("audited", "sent"))):
+        done(guarding.guards.update([replace(guard, address=CALLED)]))
+        enter(make(source, called))
+        [flow] = flows()
+        assert (flow.verdict, flow.state) == ended
+        assert (flow.policy, flow.reason, flow.identity) == (POLICY, reason, identity)
+        assert flow.caller == f"c{identity >> 16}"
+        assert flow.pod == flow.service == ""
+        assert flow.source.strip("[").startswith(source)
+
+
+def test_a_refused_callers_flow_has_both_ends(
+    enter: TestRun, guarding: IdentityTarget, flows: Callable[[], list[Flow]]
+) -> None:
+    enter(signed(CALLER, CALLED, identity=STRANGER))
+    [flow] = flows()
+    assert (flow.source, flow.called, flow.protocol) == (f"{CALLER}:{SPORT}", f"{CALLED}:{PORT}", "TCP")
+
+
+@pytest.mark.usefixtures("guarding")
+def test_who_is_let_in_is_no_flow(enter: TestRun, flows: Callable[[], list[Flow]]) -> None:
+    enter(signed(CALLER, CALLED))
+    assert flows() == []
+
+
+def test_whoever_knocks_again_and_again_fills_the_share_of_the_pod_and_no_more(
+    datapath: Datapath, enter: TestRun, guarding: IdentityTarget, flows: Callable[[], list[Flow]]
+) -> None:
+    for _ in range(400):
+        enter(syn(CALLER, CALLED))
+    assert 100 <= len(flows()) < 300
+    assert refused(guarding) == {(POLICY, 0, "unsigned"): 400}
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -83,7 +83,7 @@ class Wanted(NamedTuple):
 
     def has(self, flow: Flow) -> bool:
         """True if a flow matches. A service without a port matches all its ports; a cluster, either backend's."""
-        if self.service and self.service not in (flow.service, flow.service.rpartition(":")[0]):
+        if self.service and self.service not in (flow.service, flow.service.rpartition(":")[0], flow.policy):
             return False
         if self.pod and self.pod not in (flow.pod, flow.source, flow.source.rpartition(":")[0].strip("[]")):
             return False
@@ -236,8 +236,8 @@ def _cells(flow: Flow) -> tuple[str, ...]:
     ended = flow.state == "ended"
     return (
         _clock(_moment(flow)),
-        flow.pod or flow.source,
-        flow.service or flow.called,
+        _caller(flow),
+        flow.service or (f"{flow.called} by {flow.policy}" if flow.policy else flow.called),
         _end(flow.asked),
         _end(flow.answered) if flow.answered != flow.asked else "",
         f"{flow.verdict} (caller)" if flow.for_caller else flow.verdict,
@@ -246,6 +246,13 @@ def _cells(flow: Flow) -> tuple[str, ...]:
         str(flow.sent) if ended else "",
         str(flow.received) if ended else "",
     )
+
+
+def _caller(flow: Flow) -> str:
+    """The calling pod; of a refused caller from another cluster the number and the account, or its address."""
+    if flow.caller:
+        return f"{flow.caller} ({flow.identity}, {flow.source})"
+    return flow.pod or flow.source
 
 
 def _end(end: End) -> str:

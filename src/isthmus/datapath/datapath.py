@@ -209,11 +209,22 @@ class Datapath:
         """Probes of backends that callers cannot connect to; run its ``run()`` as a task."""
         return Confirmation(self.maps, self.state, db, watch)
 
-    def flows(self, db: Database, receive: Receive, callers: Callers, *, node: str) -> FlowReader | None:
-        """Reader of flow records, ``None`` if ``datapath.flows`` is off; run its ``run()`` as a task."""
+    def flows(
+        self,
+        db: Database,
+        receive: Receive,
+        callers: Callers,
+        *,
+        node: str,
+        account: Callable[[int], str] = lambda identity: "",
+    ) -> FlowReader | None:
+        """Reader of flow records, ``None`` if ``datapath.flows`` is off; run its ``run()`` as a task.
+
+        ``account`` names the cluster and the account of an identity.
+        """
         if self._flows == "off":
             return None
-        names = FlowNames(db, self.maps, self.state, callers, node=node)
+        names = FlowNames(db, self.maps, self.state, callers, node=node, account=account)
         return FlowReader(self.maps, names, receive, one_of=self._flows, node=node)
 
     def traffic(self) -> dict[str, tuple[int, int]]:

@@ -6,11 +6,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-Verdict = Literal["called", "refused", "lost", "rescued", "failed", "ejected", "denied"]
+Verdict = Literal["called", "refused", "lost", "rescued", "failed", "ejected", "denied", "audited"]
 """Outcome of a call, named as its counter: ``called``: sent to a backend; ``refused``: no backend; ``lost``: an entry
 was missing; ``rescued``: another backend than the first one answered; ``failed``: the application received an error;
 ``ejected``: sent to another backend because the chosen one is ejected; ``denied``: the application
-received the error of a network policy."""
+received the error of a network policy, or an ExportPolicy refused the call here; ``audited``: one would have."""
 
 State = Literal["sent", "connected", "failed", "given up", "ended"]
 """``sent`` is the only state of UDP. ``ended``: an established connection was closed."""
@@ -39,7 +39,8 @@ class Flow(Struct, frozen=True, gc=False, kw_only=True):
     state: State
     verdict: Verdict
     reason: str = ""
-    """Reason of a failure: ``refused``, ``silent``, ``unreachable`` or ``denied``."""
+    """Reason of a failure: ``refused``, ``silent``, ``unreachable`` or ``denied``. Of a refusal by an ExportPolicy, as
+    in ``caller_refusals``."""
     protocol: str
     node: str
     pod: str
@@ -61,6 +62,13 @@ class Flow(Struct, frozen=True, gc=False, kw_only=True):
     sent: int = 0
     """Payload bytes that the other side acknowledged; for ended connections only."""
     received: int = 0
+    policy: str = ""
+    """namespace/name of the ExportPolicy that refused a call to a pod of this node, or would have. ``source`` is then
+    the caller, and ``called`` the pod."""
+    caller: str = ""
+    """Cluster and account that such a caller proved, or the cluster that it claims; empty if that is unknown."""
+    identity: int = 0
+    """Number of that account; if it is not proven, the part with the cluster's id."""
 
 
 def is_failed(flow: Flow) -> bool:

@@ -40,7 +40,7 @@ from isthmus.model import tables
 from isthmus.model.flows import Flow, is_failed
 from isthmus.model.names import ClusterName
 from isthmus.processes import ejections, ignoring, observing, rescuing
-from isthmus.processes.proving import Proving
+from isthmus.processes.proving import Proving, account_of
 from isthmus.processes.start import CannotStart
 from isthmus.running import Tasks
 from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats, Snapshot, Table
@@ -76,7 +76,7 @@ def flows_feed(config: Config) -> Feed[Flow]:
         off=flows_off(config),
         note=f"one call of {one_of} is recorded here, and all that fail or are rescued" if one_of != 1 else "",
         kept=FLOWS_KEPT,
-        group=lambda flow: f"{flow.pod.partition('/')[0]} {'fails' if is_failed(flow) else 'calls'}",
+        group=lambda flow: f"{(flow.pod or flow.policy).partition('/')[0]} {'fails' if is_failed(flow) else 'calls'}",
     )
 
 
@@ -274,7 +274,8 @@ class Programming:
             datapath.repair()
             answers = datapath.names(config.dns, lifetime=config.clusterset.cache_lifetime)
             names = Reconciler(db, tables.NAMES, answers, status=tables.NAMES_STATUS, backoff=Backoff(0.2, 30.0))
-            flows = datapath.flows(db, self._feed.add, known, node=config.node.name)
+            account = partial(account_of, db, config.clusterset.max_connected_clusters)
+            flows = datapath.flows(db, self._feed.add, known, node=config.node.name, account=account)
             self._parts = Parts(datapath, plans, names, interfaces, known, ignored, failures, flows)
             closer = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
             async with Tasks() as tasks:

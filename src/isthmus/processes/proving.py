@@ -250,12 +250,11 @@ class Proving:
 
     def _named(self, now: Reader, refusals: Iterable[Refusal]) -> Iterator[Refusal]:
         """Yield refusals with cluster and account of their identities, of one that is not proven the cluster alone."""
-        clusters = {row.id: row.name for row in now.all(tables.CLUSTERS) if row.id}
+        clusters = cluster_names(now)
         for row in refusals:
-            cluster = clusters.get(cluster_of(row.identity, self._config.clusterset.max_connected_clusters))
-            found = now.get(tables.IDENTITIES, (cluster, row.identity)) if cluster is not None else None
-            account = f" {found.namespace}/{found.service_account}" if found is not None else ""
-            yield structs.replace(row, caller=f"{cluster or ''}{account}")
+            yield structs.replace(
+                row, caller=caller_name(now, clusters, row.identity, self._config.clusterset.max_connected_clusters)
+            )
 
     def _note(self, what: str, failures: Sequence[str]) -> None:
         if failures:
@@ -263,6 +262,25 @@ class Proving:
             log.warning(what, why=failures[0], failures=len(failures))
         else:
             self._unwritten.pop(what, None)
+
+
+def cluster_names(now: Reader) -> dict[int, ClusterName]:
+    """Names of clusters by their ids."""
+    return {row.id: row.name for row in now.all(tables.CLUSTERS) if row.id}
+
+
+def caller_name(now: Reader, clusters: Mapping[int, ClusterName], identity: int, most: int) -> str:
+    """Cluster and account of an identity, of one that is not proven the cluster alone. ``most``: largest cluster id."""
+    cluster = clusters.get(cluster_of(identity, most))
+    found = now.get(tables.IDENTITIES, (cluster, identity)) if cluster is not None else None
+    account = f" {found.namespace}/{found.service_account}" if found is not None else ""
+    return f"{cluster or ''}{account}"
+
+
+def account_of(db: Database, most: int, identity: int) -> str:
+    """The same, by what is known now."""
+    now = db.snapshot()
+    return caller_name(now, cluster_names(now), identity, most)
 
 
 def knows_own_ranges(now: Snapshot) -> bool:

@@ -7,8 +7,11 @@ from typing import Final
 from isthmus.datapath.core.shapes import Shape
 from isthmus.model.flows import State
 
-STATES: Final[tuple[State, ...]] = ("sent", "sent", "connected", "failed", "given up", "ended")
+STATES: Final[tuple[State, ...]] = ("sent", "sent", "connected", "failed", "given up", "ended", "failed", "sent")
 """State by value of enum flow_state, which has no 0."""
+REFUSED: Final = 6
+AUDITED: Final = 7
+"""The two states of which a record is a refusal by a policy at the pod."""
 
 FLOW_RECORD = Shape(
     "flow_record",

@@ -8,11 +8,13 @@ after all others were, and an address that moves to another pod has the new pod'
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from isthmus.datapath.core import libbpf
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import ID, text
+from isthmus.datapath.identity.codecs import POLICY
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.callers import Callers
 from isthmus.datapath.services.installed import State
@@ -62,9 +64,22 @@ class Newest(Generic[K, V]):
 
 
 class FlowNames:
-    """Names for one reader of records, which calls ``renew`` before each batch. ``node`` is this node."""
+    """Names for one reader of records, which calls ``renew`` before each batch. ``node`` is this node.
 
-    def __init__(self, db: Database, maps: KernelMaps, state: State, callers: Callers, *, node: str) -> None:
+    ``account`` names the cluster and the account of an identity.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        maps: KernelMaps,
+        state: State,
+        callers: Callers,
+        *,
+        node: str,
+        account: Callable[[int], str] = lambda identity: "",
+    ) -> None:
+        self.account = account
         self._db = db
         self._plans = db.changes(PLANS)
         self._pods = db.changes(PODS)
@@ -158,8 +173,12 @@ class FlowNames:
         for caller, address in self._callers.addresses_by_cookie(pod_addresses).items():
             self._addresses.put(caller, address)
 
-    def _programmed(self, number: int) -> str:
+    def policy(self, number: int) -> str:
+        """namespace/name of an ExportPolicy by its number; empty once it is gone."""
+        return self._programmed(number, "policies", POLICY.size)
+
+    def _programmed(self, number: int, name: str = "services", size: int = codecs.SERVICE.size) -> str:
         try:
-            return text(libbpf.lookup(self._maps.fd("services"), ID.pack(number), codecs.SERVICE.size))
+            return text(libbpf.lookup(self._maps.fd(name), ID.pack(number), size))
         except OSError:
             return ""

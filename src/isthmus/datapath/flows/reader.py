@@ -21,6 +21,7 @@ from isthmus.datapath.core.shapes import ID, address_text
 from isthmus.datapath.failures.codecs import REASONS
 from isthmus.datapath.flows import codecs
 from isthmus.datapath.flows.names import FlowNames, Newest
+from isthmus.datapath.identity.codecs import REASONS as REFUSALS
 from isthmus.datapath.services.codecs import PROTOCOL_NAMES, VERDICTS
 from isthmus.datapath.services.views import host_port
 from isthmus.model.flows import End, Flow
@@ -98,6 +99,8 @@ class FlowReader:
 
     def _flow(self, raw: Mapping[str, Any], boot: float) -> Flow:
         """The record as a row. The end of a connection takes its names from the connection's earlier row."""
+        if raw["state"] in (codecs.REFUSED, codecs.AUDITED):
+            return refusal(raw, self._names, node=self._node, boot=boot)
         row = flow(raw, self._names, node=self._node, boot=boot)
         if row.state == "connected":
             self._connected.put(row.id, (raw["time"], row))
@@ -132,11 +135,37 @@ def flow(raw: Mapping[str, Any], names: FlowNames, *, node: str, boot: float) ->
     )
 
 
+def refusal(raw: Mapping[str, Any], names: FlowNames, *, node: str, boot: float) -> Flow:
+    """A record's fields as a row, of a SYN to a pod of this node that a policy refused, or would have without audit."""
+    audited = raw["state"] == codecs.AUDITED
+    called = host_port(raw["called"], raw["called_port"]) if any(raw["called"]) else ""
+    return Flow(
+        time=round(boot + raw["time"] / 1e9, 6),
+        id=raw["socket"],
+        state=codecs.STATES[raw["state"]],
+        verdict="audited" if audited else "denied",
+        reason=REFUSALS[raw["reason"]],
+        protocol=PROTOCOL_NAMES.get(raw["protocol"], str(raw["protocol"])),
+        node=node,
+        pod="",
+        source=host_port(raw["pod"], raw["pod_port"]) if raw["pod_port"] != NO_PORT else address_text(raw["pod"]),
+        service="",
+        called=called,
+        took=0.0,
+        policy=names.policy(raw["service"]),
+        caller=names.account(raw["for_caller"]),
+        identity=raw["for_caller"],
+    )
+
+
+NO_PORT: Final = bytes(2)
 ANSWERED: Final = frozenset(n for n, state in enumerate(codecs.STATES) if state in ("sent", "connected", "ended"))
 
 
 def is_known(raw: Mapping[str, Any]) -> bool:
     """True if this version knows all enum values of a record. After a downgrade, a newer version's may be unread."""
+    if raw["state"] in (codecs.REFUSED, codecs.AUDITED):
+        return raw["reason"] in REFUSALS
     enums = (("state", codecs.STATES), ("verdict", VERDICTS), ("reason", REASONS))
     return all(raw[field] < len(names) for field, names in enums)
 
