@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ GUARD = Guard(policy=WEB, address="10.1.0.1", port=80, protocol="TCP")
 class World:
     """Maps and where pods are."""
 
-    def __init__(self) -> None:
-        self.maps = DictMaps()
+    def __init__(self, maps: DictMaps | None = None) -> None:
+        self.maps = maps if maps is not None else DictMaps()
         self.interfaces = dict(INTERFACES)
         self.groups = {UID: 9}
         self.now = 100.0
@@ -262,6 +263,36 @@ def test_all_of_it_can_be_cleared(world: World) -> None:
     done(world.another().clear())
     assert world.gate() == 0
     assert {name: entries for name, entries in world.maps.maps.items() if entries and name != "signing"} == {}
+
+
+class Stuck(DictMaps):
+    """Maps from which nothing can be removed while they are stuck."""
+
+    stuck = False
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        return dict.fromkeys(range(len(keys)), "stuck") if self.stuck else super().drop(name, keys)
+
+
+def test_an_entry_that_could_not_be_removed_is_removed_when_its_row_is_tried_again() -> None:
+    world = World(maps := Stuck())
+    done(world.target.sources.update([SOURCE]))
+    maps.stuck = True
+    for _ in range(2):
+        assert done(world.target.sources.delete([SOURCE])) == {"demo/web": "stuck"}
+    maps.stuck = False
+    assert done(world.target.sources.delete([SOURCE])) == {}
+    assert world.shown("sources") == []
+
+
+def test_an_entry_that_a_row_had_and_that_could_not_be_removed_is_a_failure_of_the_row() -> None:
+    world = World(maps := Stuck())
+    done(world.target.sources.update([SOURCE]))
+    maps.stuck, moved = True, replace(SOURCE, addresses=("10.1.0.1",))
+    assert done(world.target.sources.update([moved])) == {"demo/web": "stuck"}
+    maps.stuck = False
+    assert done(world.target.sources.update([moved])) == {}
+    assert [row["address"] for row in world.shown("sources")] == ["", "10.1.0.1"]
 
 
 def test_a_row_that_raises_leaves_no_entry_of_another_behind(world: World) -> None:

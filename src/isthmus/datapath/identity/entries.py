@@ -42,6 +42,8 @@ class Entries(Generic[R]):
         self.rows: dict[Hashable, R] = {}
         """The rows that hold claims."""
         self._keys: dict[Hashable, tuple[bytes, ...]] = {}
+        self._left: dict[Hashable, tuple[bytes, ...]] = {}
+        """Entries that a row gave up and that could not be written then: its next turn tries them again."""
         self.pruned = False
 
     def __repr__(self) -> str:
@@ -60,10 +62,10 @@ class Entries(Generic[R]):
                 encoded.append((row, self._encode(row)))
             except Unresolved as error:
                 failures[self._key(row)] = str(error)
-        touched: dict[bytes, None] = {}
+        touched: dict[bytes, Hashable] = {}
         for row, entries in encoded:
             name = self._key(row)
-            touched |= dict.fromkeys(self._release(name)) | dict.fromkeys(entries)
+            touched |= dict.fromkeys(self._release(name), name) | dict.fromkeys(entries, name)
             self.rows[name], self._keys[name] = row, tuple(entries)
             for key, value in entries.items():
                 self._claims.setdefault(key, {})[name] = value
@@ -73,6 +75,8 @@ class Entries(Generic[R]):
         """Give up the claims of these rows. Returns failures by key."""
         released = {key: self._key(row) for row in rows for key in self._release(self._key(row))}
         failed = self._write(released)
+        for key in failed:
+            self._leave(released[key], key)
         return {released[key]: reason for key, reason in failed.items()}
 
     async def prune(self, rows: Iterable[R]) -> str:
@@ -80,6 +84,7 @@ class Entries(Generic[R]):
         wanted = {self._key(row) for row in rows}
         for key in [key for key in self.rows if key not in wanted]:
             self._release(key)
+        self._left.clear()
         self._written = dict(self._maps.items(self._name))
         obsolete = [key for key in self._written if key not in self._claims]
         if failures := self._write({**self._claims, **dict.fromkeys(obsolete)}):
@@ -89,7 +94,7 @@ class Entries(Generic[R]):
         return f"{len(obsolete)} entries of {self._name} removed"
 
     def _release(self, row: Hashable) -> tuple[bytes, ...]:
-        """Remove the claims of a row. Returns the keys that it had."""
+        """Remove the claims of a row. Returns the keys that it had, and those that are left of it."""
         self.rows.pop(row, None)
         keys = self._keys.pop(row, ())
         for key in keys:
@@ -97,11 +102,19 @@ class Entries(Generic[R]):
             del claims[row]
             if not claims:
                 del self._claims[key]
-        return keys
+        return (*keys, *self._left.pop(row, ()))
 
-    def _settle(self, touched: Iterable[bytes]) -> dict[Hashable, str]:
-        failed = self._write(touched)
-        return {row: reason for key, reason in failed.items() for row in self._claims.get(key, ())}
+    def _leave(self, row: Hashable, key: bytes) -> None:
+        self._left[row] = (*self._left.get(row, ()), key)
+
+    def _settle(self, touched: Mapping[bytes, Hashable]) -> dict[Hashable, str]:
+        """Write entries, by the row that has or had each. Returns failures by row."""
+        failures: dict[Hashable, str] = {}
+        for key, reason in self._write(touched).items():
+            if key not in self._claims:
+                self._leave(touched[key], key)
+            failures |= dict.fromkeys(self._claims.get(key, (touched[key],)), reason)
+        return failures
 
     def _write(self, touched: Iterable[bytes]) -> dict[bytes, str]:
         """Write what these entries should be: those that stay before others go. Returns failures by entry."""
