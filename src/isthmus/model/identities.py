@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from isthmus import bounds
+from isthmus.bounds import OutOfBounds
 from isthmus.model.names import ClusterName
 
 BITS: Final = 24
@@ -24,6 +26,14 @@ def numbers(cluster_id: int, most: int) -> range:
 def cluster_of(number: int, most: int) -> int:
     """The id of the cluster that a number is of; ``most`` as in :func:`numbers`."""
     return number // (2**BITS // (most + 1))
+
+
+def parse_number(text: str, *, field: str) -> int:
+    """The number that a key or an object's name is; OutOfBounds unless it is written without leading zeros."""
+    number = bounds.count(text, least=1, most=MAX_NUMBER, field=field)
+    if str(number) != text:
+        raise OutOfBounds(f"{field}: it is not the number as it is written")
+    return number
 
 
 class Identity(Struct, frozen=True, gc=False, kw_only=True):

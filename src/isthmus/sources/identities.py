@@ -7,9 +7,8 @@ from collections.abc import Callable
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds
 from isthmus.kube.objects.identities import CallerIdentity
-from isthmus.model.identities import MAX_NUMBER, Identity
+from isthmus.model.identities import Identity, parse_number
 from isthmus.model.names import LABEL, SUBDOMAIN, ClusterName
-from isthmus.sources.sink import Malformed
 from isthmus.times import timestamp
 
 
@@ -17,13 +16,9 @@ def identity(cluster: ClusterName) -> Callable[[CallerIdentity], Identity]:
     """Return the conversion of a cluster's CallerIdentity objects. An unreadable time is as good as none."""
 
     def convert(wire: CallerIdentity) -> Identity:
-        name = wire.metadata.name
-        number = bounds.count(name, least=1, most=MAX_NUMBER, field="metadata.name")
-        if str(number) != name:
-            raise Malformed("metadata.name: it is not the number as it is written")
         return Identity(
             cluster=cluster,
-            number=number,
+            number=parse_number(wire.metadata.name, field="metadata.name"),
             namespace=LABEL.text(wire.spec.namespace, field="spec.namespace"),
             service_account=SUBDOMAIN.text(wire.spec.service_account, field="spec.serviceAccount"),
             unused_since=_time(wire.status.unused_since if wire.status is not None else None),

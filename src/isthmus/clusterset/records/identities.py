@@ -13,7 +13,7 @@ from isthmus import bounds
 from isthmus.bounds import OutOfBounds
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.records.identity import Most
-from isthmus.model.identities import BITS, MAX_NUMBER, Identity, numbers
+from isthmus.model.identities import BITS, Identity, numbers, parse_number
 from isthmus.model.names import LABEL, SUBDOMAIN, ClusterName
 
 LIMIT: Final = 32 * 1024
@@ -56,12 +56,9 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, number: str, 
 def parse(key: str) -> int:
     """The number that a key below the prefix names; RecordError if it names none."""
     try:
-        number = bounds.count(key, least=1, most=MAX_NUMBER)
+        return parse_number(key, field="the key")
     except OutOfBounds as error:
-        raise RecordError(f"the key is no number of {BITS} bits: {error}") from None
-    if str(number) != key:
-        raise RecordError("the key is not the number as it is written")
-    return number
+        raise RecordError(f"it is no number of {BITS} bits: {error}") from None
 
 
 def _labels(value: bytes) -> dict[str, str]:
