@@ -26,7 +26,7 @@ from isthmus.model.names import ClusterName
 from isthmus.model.services import Pod
 from isthmus.proxy import binary
 from isthmus.proxy.delta import MESSAGES
-from isthmus.proxy.messages import message, pool
+from isthmus.proxy.messages import ANY_PREFIX, message, unpacked
 
 CALLS: Final = int(os.environ.get("CALLS", "400"))
 ROUNDS: Final = 8
@@ -44,12 +44,15 @@ def pods(count: int, addresses: int) -> list[Pod]:
 
 
 def bootstrap(port: int, count: int, addresses: int) -> dict[str, Any]:
-    answer = {"@type": f"type.googleapis.com/{NETWORK}.direct_response.v3.Config", "response": {"inline_string": "x"}}
+    answer = {"@type": f"{ANY_PREFIX}{NETWORK}.direct_response.v3.Config", "response": {"inline_string": "x"}}
     filters: list[dict[str, Any]] = [{"name": "answer", "typed_config": answer}]
     if count:
         row = accounts.config(ClusterName("c2"), "island c2", "c1.clusterset.local", pods(count, addresses))
-        config = message(MESSAGES["extension"]).FromString(row.body)
-        filters.insert(0, MessageToDict(config, preserving_proto_field_name=True, descriptor_pool=pool()))
+        config: Any = unpacked(message(MESSAGES["extension"]).FromString(row.body).typed_config)
+        for value in config.on_new_connection:
+            value.format_string.ClearField("formatters")  # this Envoy has them, and json cannot name their type
+        typed = {"@type": f"{ANY_PREFIX}{accounts.FILTER_STATE}"}
+        filters.insert(0, {"name": "accounts", "typed_config": typed | MessageToDict(config)})
     at = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
     listener = {"name": "calls", "address": at, "filter_chains": [{"filters": filters}]}
     return {"node": {"id": "bench", "cluster": "bench"}, "static_resources": {"listeners": [listener]}}

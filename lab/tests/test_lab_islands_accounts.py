@@ -40,8 +40,7 @@ def lab() -> Iterator[Running]:
         running.cli("up", "--clusters", "2", "--network", "island", "--identity", f"--from={ECHO}")
         running.kubectl("apply", "-f", "-", stdin=WEB, cluster="c2")
         running.kubectl("apply", "-f", str(ECHO / "export"), cluster="c1")
-        for pod in ("client", "web"):
-            until(lambda pod=pod: code(running, pod) == "200", what=f"calls of {pod}")
+        until(lambda: codes(running) == ("200", "200"), what="calls of both")
         yield running
     finally:
         removal.remove(running.lab)

@@ -19,13 +19,15 @@ from isthmus.model.hosts import canonical
 from isthmus.model.names import ClusterName
 from isthmus.model.services import ENDED, Pod
 from isthmus.model.xds import Resource
-from isthmus.proxy.messages import packed
+from isthmus.proxy.messages import ANY_PREFIX, message, packed
 from isthmus.proxy.resources import ADS, resource
 
 PREFIX: Final = "isthmus-caller/"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 PROTOCOLS: Final = "envoy.network.application_protocols"
 """Key of the filter state from which Envoy takes the protocols that it offers, separated by commas."""
+CEL: Final = f"{ANY_PREFIX}envoy.extensions.formatter.cel.v3.Cel"
+"""Of an empty message. Newer Envoys have the formatter of ``%CEL%`` without being asked for it."""
 SOURCE: Final = "isthmus.source"
 """Key of the filter state with the address of the calling pod."""
 
@@ -64,7 +66,7 @@ def config_name(island: ClusterName) -> str:
 def passing(island: ClusterName) -> dict[str, Any]:
     """Return a network filter of a node that passes the account of the calling pod to the gateways of an island."""
     name = config_name(island)
-    discovery = {"config_source": ADS, "type_urls": [f"type.googleapis.com/{FILTER_STATE}"]}
+    discovery = {"config_source": ADS, "type_urls": [f"{ANY_PREFIX}{FILTER_STATE}"]}
     return {"name": name, "config_discovery": discovery | {"default_config": packed(FILTER_STATE)}}
 
 
@@ -73,13 +75,15 @@ def config(island: ClusterName, unit: str, own: str, pods: Iterable[Pod]) -> Res
 
     ``own``: the protocol of the node's cluster. An address of two accounts stands for neither.
     """
+    cel = {"name": "envoy.formatter.cel", "typed_config": message("google.protobuf.Any")(type_url=CEL)}
     values: list[dict[str, Any]] = []
     for account, addresses in sorted(_by_account(pods).items()):
         is_source = " || ".join(f"filter_state['{SOURCE}'] == b'{each}'" for each in addresses)
         offered = f"%CEL({is_source} ? '{own},{passed(*account)}' : '')%"
-        values.append(_state(PROTOCOLS, offered) | {"skip_if_empty": True})
+        values.append({"object_key": PROTOCOLS, "format_string": _text(offered, [cel]), "skip_if_empty": True})
     if values:
-        values.insert(0, _state(SOURCE, "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", factory_key="envoy.string"))
+        source = _text("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", [])
+        values.insert(0, {"object_key": SOURCE, "format_string": source, "factory_key": "envoy.string"})
     typed = packed(FILTER_STATE, on_new_connection=values)
     return resource("extension", config_name(island), f"cluster {island}", unit, typed_config=typed)
 
@@ -97,5 +101,5 @@ def _by_account(pods: Iterable[Pod]) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _state(key: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"object_key": key, "format_string": {"text_format_source": {"inline_string": text}}, **more}
+def _text(text: str, formatters: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"text_format_source": {"inline_string": text}, "formatters": formatters}
