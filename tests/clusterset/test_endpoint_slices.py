@@ -46,10 +46,15 @@ def decode(value: bytes, key: str = "demo/a") -> EndpointSet | None:
 def written(*addresses: str, name: str = "a", of: str = "echo", **fields: Any) -> bytes:
     """A slice as it may be, whatever its fields are."""
     said: dict[str, Any] = {"cluster": "c2", "clusterID": 2, "namespace": "demo", "name": name, "addressType": "IPv4"}
-    said |= {"labels": [slices._Pair(key=slices.OF_SERVICE, value=of).SerializeToString()]}
-    said |= {"endpoints": [slices._Endpoint(addresses=[each]).SerializeToString() for each in addresses]}
-    said |= {"ports": [slices._Port(name="http", port=8080).SerializeToString()]}
-    return bounds.deflated(slices._Slice(**said | fields).SerializeToString())
+    said |= {"labels": [slices.message("Pair")(key=slices.OF_SERVICE, value=of).SerializeToString()]}
+    said |= {"endpoints": [slices.message("Endpoint")(addresses=[each]).SerializeToString() for each in addresses]}
+    said |= {"ports": [slices.message("EndpointPort")(name="http", port=8080).SerializeToString()]}
+    return bounds.deflated(slices.message("Slice")(**said | fields).SerializeToString())
+
+
+def named(hostname: str) -> bytes:
+    """An endpoint with a hostname."""
+    return bytes(slices.message("Endpoint")(addresses=["10.2.1.1"], hostname=hostname).SerializeToString())
 
 
 def test_what_cilium_writes_is_read() -> None:
@@ -108,7 +113,7 @@ def test_a_change_of_one_endpoint_of_many_rewrites_one_record() -> None:
         (b"{}", "no frame of Zstandard"),
         (written("10.2.1.1")[:-3], "not one whole frame"),
         (written("10.2.1.1") * 2, "not one whole frame"),
-        (bounds.deflated(b"\xff" * 40), "not the message"),
+        (bounds.deflated(b"\xff" * 40), "it is not the message Slice"),
         (bounds.deflated(b"\x0a\x02\xff\xfe"), "UTF-8"),
         (bounds.deflated(bytes(300_000_000 // 64)), "more than"),
         (bytes(slices.LIMIT + 1), "at most"),
@@ -128,7 +133,7 @@ def test_a_change_of_one_endpoint_of_many_rewrites_one_record() -> None:
         (written("10.2.1.1", ports=[b"\xff"]), "ports"),
         (written("10.2.1.1", of="not a name"), "not the name of a Service"),
         (written("10.2.1.1", labels=[b"\x0a\xff"]), "labels"),
-        (written(endpoints=[slices._Endpoint(addresses=["10.2.1.1"], hostname="h" * 254).SerializeToString()]), "254"),
+        (written(endpoints=[named("h" * 254)]), "254"),
         (written(endpoints=[bytes(5_000)]), "endpoints"),
     ],
 )  # fmt: skip

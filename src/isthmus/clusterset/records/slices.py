@@ -10,12 +10,11 @@ One invalid address or port rejects the whole record: half a set of endpoints wo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
-from isthmus import bounds, protos
+from isthmus import bounds
 from isthmus.bounds import OutOfBounds, Syntax
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.records import decoding
@@ -52,8 +51,20 @@ EndpointPort 1 name ?string, 2 protocol string, 3 port int32, 4 appProtocol stri
 Slice        1 cluster string, 2 clusterID uint32, 3 namespace string, 4 name string, 5 labels *bytes, 7 addressType string, 8 endpoints *bytes, 9 ports *bytes
 """  # noqa: E501 a table reads better in whole lines
 """Entries of a slice are bytes in it: they are counted before a message is made of each."""
-_message = protos.messages("isthmus.cilium", TABLE)
-_Pair, _Endpoint, _Port, _Slice = map(_message, ("Pair", "Endpoint", "EndpointPort", "Slice"))
+
+
+@cache
+def message(name: str) -> Any:
+    """The class of a message of the table. Protobuf is imported with the first slice: few processes meet one."""
+    return _messages()(name)
+
+
+@cache
+def _messages() -> Callable[[str], Any]:
+    from isthmus import protos
+
+    return protos.messages("isthmus.cilium", TABLE)
+
 
 _LABEL = r"(?!-)[-a-z0-9]{1,63}(?<!-)"
 _NAME: Final = Syntax(
@@ -94,7 +105,7 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
         raise RecordError(f"its clusterID is {fields.clusterID}, the cluster's is {cluster_id}")
     if fields.addressType not in ("IPv4", "IPv6"):
         raise RecordError(f"{bounds.shown(fields.addressType)} is not a type of addresses")
-    pairs = _entries(fields.labels, _Pair, most=MAX_LABELS, field="labels")
+    pairs = _entries(fields.labels, "Pair", most=MAX_LABELS, field="labels")
     service = next((pair.value for pair in pairs if pair.key == OF_SERVICE), "")
     if not service:
         return Decoded(None, 0)
@@ -109,29 +120,37 @@ def _fields(value: bytes) -> Any:
     if len(value) > LIMIT:
         raise RecordError(f"{len(value)} bytes, at most {LIMIT} are taken")
     try:
-        return _Slice.FromString(bounds.inflated(value, most=min(MAX_CONTENT, SMALL + MAX_RATIO * len(value))))
+        content = bounds.inflated(value, most=min(MAX_CONTENT, SMALL + MAX_RATIO * len(value)))
     except OutOfBounds as error:
         raise RecordError(str(error)) from None
+    return _parsed("Slice", content, field="content")
+
+
+def _parsed(name: str, content: bytes, *, field: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return message(name).FromString(content)
     except DecodeError as error:
-        raise RecordError(f"it is not the message of an endpoint slice: {error}") from None
+        raise RecordError(f"{field}: it is not the message {name}: {error}") from None
 
 
-def _entries(written: Sequence[bytes], message: Any, *, most: int, field: str) -> list[Any]:
+def _entries(written: Sequence[bytes], name: str, *, most: int, field: str) -> list[Any]:
     """The messages of a slice's entries; RecordError where they are too many, or one is too large or none."""
     try:
         bounds.size(written, most=most, field=field)
-        return [message.FromString(bounds.size(each, most=MAX_ENTRY, field=field)) for each in written]
+        for each in written:
+            bounds.size(each, most=MAX_ENTRY, field=field)
     except OutOfBounds as error:
         raise RecordError(str(error)) from None
-    except DecodeError as error:
-        raise RecordError(f"{field}: {error}") from None
+    return [_parsed(name, each, field=field) for each in written]
 
 
 def _endpoints(fields: Any) -> tuple[Endpoint, ...]:
     """Return the endpoints by address. One that is listed twice has its best condition, as in our own slices."""
-    ports = _ports(_entries(fields.ports, _Port, most=MAX_PORTS, field="ports"))
+    ports = _ports(_entries(fields.ports, "EndpointPort", most=MAX_PORTS, field="ports"))
     endpoints: dict[str, Endpoint] = {}
-    for each in _entries(fields.endpoints, _Endpoint, most=MAX_ENDPOINTS, field="endpoints"):
+    for each in _entries(fields.endpoints, "Endpoint", most=MAX_ENDPOINTS, field="endpoints"):
         if not each.addresses:
             raise RecordError("an endpoint has no address")
         address = decoding.address(each.addresses[0])
@@ -187,12 +206,12 @@ def encode(
     namespace, short = split(service)
     for name, part in _cut(short, endpoints):
         pairs = sorted({**dict(labels), OF_SERVICE: short}.items())
-        fields = _Slice(
+        fields = message("Slice")(
             cluster=cluster,
             clusterID=cluster_id,
             namespace=namespace,
             name=name,
-            labels=[_Pair(key=key, value=value).SerializeToString() for key, value in pairs],
+            labels=[message("Pair")(key=key, value=value).SerializeToString() for key, value in pairs],
             addressType=family(part[0].address),
             endpoints=[_endpoint_message(each).SerializeToString() for each in part],
             ports=[_port_message(each).SerializeToString() for each in part[0].ports],
@@ -202,7 +221,7 @@ def encode(
 
 def _endpoint_message(endpoint: Endpoint) -> Any:
     ready, serving, terminating = CONDITIONS[endpoint.condition]
-    written = _Endpoint(
+    written = message("Endpoint")(
         addresses=[endpoint.address],
         conditions={"ready": ready, "serving": serving, "terminating": terminating},
         hostname=endpoint.hostname,
@@ -215,7 +234,9 @@ def _endpoint_message(endpoint: Endpoint) -> Any:
 
 
 def _port_message(port: Port) -> Any:
-    return _Port(name=port.name, protocol=port.protocol, port=port.port, appProtocol=port.app_protocol)
+    return message("EndpointPort")(
+        name=port.name, protocol=port.protocol, port=port.port, appProtocol=port.app_protocol
+    )
 
 
 def _cut(service: str, endpoints: Iterable[Endpoint]) -> Iterator[tuple[str, list[Endpoint]]]:
