@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "connect": ("isthmus.cli.connect:connect", "Connect clusters, each with each, by their contexts."),
     "disconnect": ("isthmus.cli.connect:disconnect", "Delete the links between clusters."),
     "nodes": ("isthmus.cli.draining:nodes", "Nodes of the own cluster: drain, undrain."),
-    "services": ("isthmus.cli.draining:services", "Services of the own cluster: drain, undrain."),
+    "services": ("isthmus.cli.draining:services", "Services of the own cluster: export, drain, undrain."),
     "karmada": ("isthmus.cli.karmada:group", "Members of a Karmada control plane as a clusterset: join, status."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
     "relay": ("isthmus.cli.relay:relay", "Standard streams to an admin socket: what --context runs in a pod."),

@@ -14,7 +14,7 @@ import click
 
 from isthmus import bounds
 from isthmus.bounds import OutOfBounds
-from isthmus.cli import apiserver, groups, output, sockets
+from isthmus.cli import apiserver, exporting, groups, output, sockets
 from isthmus.cli.apiserver import FIELD_MANAGER, Server
 
 if TYPE_CHECKING:
@@ -127,7 +127,10 @@ def undrain_node(name: str, ramp: int, **server: Any) -> None:
 
 @click.group(cls=groups.Group)
 def services() -> None:
-    """Services of the own cluster: drain and undrain."""
+    """Services of the own cluster: export, drain and undrain."""
+
+
+services.add_command(exporting.export)
 
 
 @services.command("drain")
