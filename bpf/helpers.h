@@ -41,6 +41,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 					 __u64 flags) = (void *)BPF_FUNC_map_update_elem;
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static __u64 (*const bpf_jiffies64)(void) = (void *)BPF_FUNC_jiffies64;
 static __u32 (*const bpf_get_prandom_u32)(void) = (void *)BPF_FUNC_get_prandom_u32;
 static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;

@@ -44,6 +44,7 @@ enum config_flag {
 	CONFIG_EXEMPT = 1,  /* exempt is not empty */
 	CONFIG_OBSERVE = 2, /* outcomes of TCP connects are followed: ejection, SYN time-out, rescue */
 	CONFIG_RESCUE = 4,  /* connects that get no answer or RST are moved to another backend */
+	CONFIG_MEASURED = 8, /* SYNs are sent again as handshakes were measured; after syn_timeout where nothing is known */
 };
 
 /* Why a connect failed. */
@@ -221,6 +222,23 @@ struct unanswered {
 	__u32 caller; /* attempt.caller */
 	__u16 cluster;
 	__u16 answered; /* it has, and was counted */
+};
+
+/* How long a backend takes to answer a SYN, as RFC 6298 has it for segments. */
+struct handshake {
+	__u32 generation; /* the backend's; of another, nothing is known */
+	__u32 smoothed;	  /* ns */
+	__u32 deviation;  /* ns */
+	__u32 reserved;
+};
+
+/* Connects of one second, and how many of them were moved before config.syn_timeout. */
+struct early_moves {
+	__u64 second;
+	__u32 connects;
+	__u32 connects_before; /* in the second before */
+	__u32 moves;
+	__u32 reserved;
 };
 
 /* What replaces the peer and the pod's port in datagrams of a socket whose backend has gone. A peer_port of 0: they are dropped. */
@@ -699,6 +717,21 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct unanswered);
 } unanswered SEC(".maps");
+
+/* Backend id → its handshakes, beside backends. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65537);
+	__type(key, __u32);
+	__type(value, struct handshake);
+} handshakes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct early_moves);
+} early_moves SEC(".maps");
 
 /* Connected UDP sockets that were moved to another backend, two entries each: keys as in flows. Written by the agent. */
 struct {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "failures.h"
+#include "handshakes.h"
 
 #define SPARE_PORTS 61000 /* the first above Linux's default range of local ports */
 #define PORT_TRIES 4
@@ -60,24 +61,12 @@ static __always_inline void forget_flow(const struct flow_key *forward)
 	bpf_map_delete_elem(&flows, forward);
 }
 
-/* µs. */
-static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
-{
-	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
-
-	if (!known || !measured)
-		return;
-	if (measured > *known)
-		*known = measured;
-	else
-		*known -= (*known - measured) / 8;
-}
-
 /*
- * Remember the SYN to a backend that the connect leaves, under the tuple that the backend knows. rto: jiffies since it was sent.
+ * Remember the SYN to a backend that the connect leaves, under the tuple that the backend knows. waited: jiffies since it was
+ * sent, if that is the first choice.
  */
 static __attribute__((noinline)) void note_unanswered(const struct attempt *attempt, const struct flow_key *forward, void *sk,
-						      __u32 rto)
+						      __u64 waited)
 {
 	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
 	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
@@ -91,7 +80,7 @@ static __attribute__((noinline)) void note_unanswered(const struct attempt *atte
 	if (flow)
 		reverse_of(&key, forward, flow);
 	key.reverse = 0;
-	syn.sent = bpf_ktime_get_ns() - (__u64)rto * NSEC_PER_SEC / cfg->hz;
+	syn.sent = flow ? flow->used : bpf_ktime_get_ns() - waited * NSEC_PER_SEC / cfg->hz;
 	syn.sequence = tcp->snd_una;
 	syn.backend = attempt->backend;
 	syn.generation = attempt->generation;
@@ -332,18 +321,47 @@ static __always_inline bool is_being_answered(const struct attempt *attempt, con
 	       (__s64)(bpf_ktime_get_ns() - READ_ONCE(flow->used)) < ANSWER_UNDER_WAY;
 }
 
+/* Jiffies that the connect has waited for its backend. Of the first choice at most twice the time, where the kernel doubles it. */
+static __always_inline __u64 waited(const struct attempt *attempt, const struct flow_key *forward, const struct config *cfg,
+				    __u32 repeats, __u32 rto)
+{
+	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
+
+	if (!flow)
+		return (__u64)rto * (repeats + 1);
+	return (bpf_ktime_get_ns() - READ_ONCE(flow->used)) * cfg->hz / NSEC_PER_SEC + 1; /* one: timers count ticks */
+}
+
+/* True if the backend has had its time: its own, and the configured one where too many connects were moved before that. */
+static __always_inline bool is_overdue(const struct attempt *attempt, const struct flow_key *forward, __u32 repeats, __u32 rto)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	__u64 jiffies;
+
+	if (!cfg || !(cfg->flags & CONFIG_MEASURED))
+		return true;
+	jiffies = waited(attempt, forward, cfg, repeats, rto);
+	if (jiffies < syn_timeout(attempt, cfg))
+		return false;
+	return jiffies >= cfg->syn_timeout || may_move_early(cfg);
+}
+
 /*
  * Before the SYN is sent again. A backend that none was sent to yet is not to blame, and gets this one: RST moved the
  * connection there, or the last SYN did not leave the pod. Without our program on the pod's interface it stays like that,
- * and every SYN goes to the first choice. rto: jiffies since the last SYN.
+ * and every SYN goes to the first choice. repeats: of the SYN until now; rto: jiffies since the last.
  */
-static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward, void *sk, __u32 rto)
+static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward, void *sk, __u32 repeats,
+					  __u32 rto)
 {
 	if (attempt->failed == DENIED || is_unsent(attempt, forward) || is_being_answered(attempt, forward))
 		return;
+	if (!is_overdue(attempt, forward, repeats, rto))
+		return;
 	follow_plan(attempt);
 	count_failure(attempt, FAILURE_SILENT, true);
-	note_unanswered(attempt, forward, sk, rto);
+	note_unanswered(attempt, forward, sk, (__u64)rto * (repeats + 1));
 	if (can_be_moved(sk) && move_on(attempt, forward))
 		start_over(attempt, forward);
 }

@@ -373,9 +373,14 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* True if the connect under way takes the SYN-ACK of its first choice: it has no other answer yet, so that one wins. */
-static __always_inline bool takes_first_choice(struct __sk_buff *skb, struct segment *segment)
+/*
+ * True if the pod's socket takes a SYN-ACK of the peer that it knows. A connect under way: it has no other answer yet, so that
+ * the first choice wins. One that was not moved, or not any more: its peer repeats the answer.
+ */
+static __always_inline bool takes_answer(struct __sk_buff *skb, struct segment *segment, bool moved)
 {
+	bool taken;
+
 	struct bpf_sock *sk = lookup_socket(skb, &segment->key, segment->ipv6), *full;
 	struct attempt *attempt = 0;
 
@@ -388,8 +393,9 @@ static __always_inline bool takes_first_choice(struct __sk_buff *skb, struct seg
 		move_back(attempt, &segment->key);
 		attempt->failed = UNCOUNTED;
 	}
+	taken = attempt || (!moved && sk->state != BPF_TCP_TIME_WAIT && sk->state != BPF_TCP_LISTEN);
 	bpf_sk_release(sk);
-	return attempt != 0;
+	return taken;
 }
 
 /*
@@ -447,6 +453,7 @@ static __always_inline bool is_late(struct segment *segment)
 {
 	struct unanswered *found = bpf_map_lookup_elem(&unanswered, &segment->key);
 	struct unanswered syn;
+	__u64 took;
 
 	if (!found)
 		return false;
@@ -456,7 +463,9 @@ static __always_inline bool is_late(struct segment *segment)
 	if (syn.answered)
 		return true;
 	found->answered = 1;
-	learn_round_trip(syn.cluster, (bpf_ktime_get_ns() - syn.sent) / 1000);
+	took = bpf_ktime_get_ns() - syn.sent;
+	learn_round_trip(syn.cluster, took / 1000);
+	learn_handshake(syn.backend, syn.generation, took);
 	count_late_success(&syn);
 	return true;
 }
@@ -483,8 +492,10 @@ __walked_once int accepted_to_pod(struct __sk_buff *skb)
 	moved = bpf_map_lookup_elem(&flows, &segment.key);
 	if (!moved && !late)
 		return TC_ACT_UNSPEC;
-	if (!(moved && READ_ONCE(moved->peer_flags) & FLOW_ANSWERED) && takes_first_choice(skb, &segment))
+	if (!(moved && READ_ONCE(moved->peer_flags) & FLOW_ANSWERED) && takes_answer(skb, &segment, moved)) {
+		bpf_map_delete_elem(&unanswered, &segment.key);
 		return TC_ACT_UNSPEC;
+	}
 	return late ? answer_with_reset(skb, &segment) : TC_ACT_SHOT;
 }
 

@@ -7,28 +7,10 @@
 #include "rescue.h"
 #include "select.h"
 
-#define MIN_SYN_TIMEOUT_MS 20
 #define AF_INET 2
 #define FOLLOWED (BPF_SOCK_OPS_RTO_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
 #define SOCK_DONE_BIT 2 /* 1 << SOCK_DONE of net/sock.h: the peer's FIN was received */
-
-/* Jiffies before the first SYN is sent again: as configured, but 20 ms and three round trips to the cluster at least. */
-static __always_inline __u32 syn_timeout(const struct attempt *attempt)
-{
-	__u32 zero = 0, cluster = attempt->cluster;
-	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
-	const __u32 *round_trip;
-	__u64 least;
-
-	if (!cfg || !cfg->syn_timeout)
-		return 0;
-	least = MIN_SYN_TIMEOUT_MS * (__u64)cfg->hz / 1000;
-	round_trip = bpf_map_lookup_elem(&round_trips, &cluster);
-	if (round_trip && 3ULL * *round_trip * cfg->hz / 1000000 > least)
-		least = 3ULL * *round_trip * cfg->hz / 1000000;
-	return least > cfg->syn_timeout ? least : cfg->syn_timeout;
-}
 
 /* Attribute the outcome to the first choice, if no packet was sent to the backend that the connect was moved to. */
 static __always_inline void settle(struct attempt *attempt, const struct flow_key *forward)
@@ -63,16 +45,6 @@ static __always_inline void close_flow(const struct flow_key *forward, bool at_o
 static __always_inline __u8 reason_of(int err)
 {
 	return err == ECONNREFUSED ? FAILURE_REFUSED : err == ETIMEDOUT ? FAILURE_SILENT : FAILURE_UNREACHABLE;
-}
-
-/* ns: no backend that answers takes longer. */
-static __always_inline __u64 answer_time(const struct attempt *attempt)
-{
-	__u32 cluster = attempt->cluster;
-	const __u32 *round_trip = bpf_map_lookup_elem(&round_trips, &cluster);
-	__u64 three = round_trip ? 3000ULL * *round_trip : 0;
-
-	return three > MIN_SYN_TIMEOUT_MS * NSEC_PER_MSEC ? three : MIN_SYN_TIMEOUT_MS * NSEC_PER_MSEC;
 }
 
 /*
@@ -279,7 +251,8 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		return;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
-		__u32 timeout;
+		__u32 timeout, zero = 0;
+		const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
 
 		flow_of(ctx, &key);
 		if (!is_backend(&call->dst, key.peer, key.peer_port)) {
@@ -287,19 +260,21 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			free_place(cookie);
 			return;
 		}
-		timeout = syn_timeout(attempt);
+		timeout = cfg ? syn_timeout(attempt, cfg) : 0;
 		if (timeout)
 			ctx->reply = timeout;
 		if (!attempt->unsent)
 			return; /* it is asked for again */
 		attempt->unsent = 0;
+		if (cfg)
+			count_connect(cfg);
 		bpf_sock_ops_cb_flags_set(ctx, READ_CTX(ctx, bpf_sock_ops_cb_flags) | FOLLOWED);
 		if (anything_moved())
 			forget_flow(&key); /* a reused port: forget its last connection */
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
 		if (READ_CTX(ctx, state) == BPF_TCP_SYN_SENT) {
 			flow_of(ctx, &key);
-			rescue_silent(attempt, &key, sk, to /* args[1]: icsk_rto */);
+			rescue_silent(attempt, &key, sk, from, to); /* args: icsk_retransmits, icsk_rto */
 		}
 	} else if (from == BPF_TCP_SYN_SENT && to == BPF_TCP_ESTABLISHED) {
 		if (attempt->moved) {
@@ -307,6 +282,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			settle(attempt, &key);
 		}
 		learn_round_trip(attempt->cluster, READ_CTX(ctx, srtt_us) >> 3);
+		learn_handshake(attempt->backend, attempt->generation, (READ_CTX(ctx, srtt_us) >> 3) * 1000ULL);
 		count_success(attempt);
 		if (attempt->backend != attempt->tried[0]) {
 			count_outcome(attempt, VERDICT_RESCUED);

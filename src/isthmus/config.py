@@ -251,9 +251,9 @@ class DatapathSection(Section, frozen=True):
     """Move a connect that is refused or not answered to another backend while the application waits."""
     destroy_tcp: bool = False
     """Destroy pods' TCP sockets, too, when their backend is deleted. UDP sockets are always destroyed."""
-    syn_timeout: Seconds = 0.2
+    syn_timeout: Seconds | Literal["auto"] = "auto"
     """Seconds until the first SYN to a backend is retransmitted, at least three round trips. 0 leaves it to the
-    kernel."""
+    kernel; ``auto`` measures each backend's handshakes (docs/datapath.md)."""
     flows: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)] | Literal["off"] = 256
     """Record one of this many calls for ``isthmus flows``, and all that fail; 1 records every call."""
 

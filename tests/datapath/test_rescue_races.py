@@ -3,6 +3,8 @@ success, and ends its half-open connection."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,3 +127,29 @@ def test_a_backend_that_answers_late_keeps_no_half_open_connection(
     assert caller.calls("echo", vip, 80, text="bytes") == [{"answer": "bytes"}]
     assert caller.calls("drop", vip, 80) == [{}]
     until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")
+
+
+@pytest.mark.needs("nft")
+@pytest.mark.slow
+def test_a_first_choice_that_won_and_repeats_its_answer_is_not_reset(
+    rescuing: Datapath, world: World, load: Load
+) -> None:
+    """It does so while the pod's acknowledgement is lost, or late."""
+    lost = f"ip daddr {SLOW[0].partition(':')[0]} tcp flags & (syn|ack) == ack drop"
+    table = f"table inet lost {{ chain forward {{ type filter hook forward priority 0; {lost}; }}; }}"
+    nft = ["ip", "netns", "exec", world.server, "nft"]
+    silent = (SILENT, "10.9.0.8:8080", "10.9.0.7:8080")
+    programmed(rescuing.target(), plan("echo", VIP, group(SLOW[0]), group(*silent, tier=1), ejection=NEVER))
+    subprocess.run([*nft, table], check=True)
+    try:
+        load.start(VIP, calls=1, timeout=60.0)
+        until(
+            lambda: any(
+                re.search(r"timer:\(on,[^,]*,[1-9]", line)
+                for line in world.sockets("-o", "state", "syn-recv", namespace=world.far)
+            ),
+            what="the first choice has repeated its answer",
+        )
+    finally:
+        subprocess.run([*nft, "delete", "table", "inet", "lost"], check=True)
+    assert load.result().answered == {SLOW[0]: 1}

@@ -24,6 +24,9 @@ CLOCK_MONOTONIC_COARSE: Final = 6
 CONFIG_EXEMPT: Final = 1
 CONFIG_OBSERVE: Final = 2
 CONFIG_RESCUE: Final = 4
+CONFIG_MEASURED: Final = 8
+SYN_TIMEOUT: Final = 0.2
+"""Seconds until a SYN is sent again to a backend of a cluster of which no handshake was measured."""
 AFFINITY_CLIENTS: Final = 16
 """A client may fill at most one of this many parts of ``affinity``, so that it cannot evict all other clients."""
 POD_CGROUPS: Final = 3
@@ -87,7 +90,8 @@ def settings(
             raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
     resolvers = b"".join(_resolver(queried.get(family), servers.get(family)) for family in FAMILIES)
     cells = max(1, section.max_entries // AFFINITY_CLIENTS)
-    timeout = min(round(section.syn_timeout * HZ), 0xFFFF)
+    flags |= CONFIG_MEASURED if section.syn_timeout == "auto" else 0
+    timeout = min(round((SYN_TIMEOUT if section.syn_timeout == "auto" else section.syn_timeout) * HZ), 0xFFFF)
     flows = 0 if section.flows == "off" else section.flows
     epoch = CONFIG.named(before)["epoch"] or random.randint(1, 0xFFFF_FFFF)
     return CONFIG.encode(

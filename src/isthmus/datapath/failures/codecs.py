@@ -42,6 +42,8 @@ UNANSWERED = Shape(
     cluster="H",
     answered="H",
 )
+HANDSHAKE = Shape("handshake", generation="I", smoothed="I", deviation="I", reserved="I")
+EARLY_MOVES = Shape("early_moves", second="Q", connects="I", connects_before="I", moves="I", reserved="I")
 UDP_FLOW = Shape("udp_flow", peer="16s", peer_port="2s", pod_port="2s", service="I", socket="Q")
 FAILING = Shape(
     "failing",

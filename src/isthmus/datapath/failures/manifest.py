@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from isthmus.datapath.core.manifest import Entry, Map, Names, Program, Row, per_entry, times
+from isthmus.datapath.core.manifest import Entry, Map, Names, Program, Row, ids, per_entry, times
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.failures import codecs
 from isthmus.datapath.services.views import host_port
@@ -69,6 +69,17 @@ def _trial(names: Names, key: bytes, _: bytes) -> Row:
 
 def _round_trip(names: Names, key: bytes, value: bytes) -> Row:
     return {"cluster": names.cluster(ID.unpack(key)[0]), "microseconds": ID.unpack(value)[0]}
+
+
+def _handshake(names: Names, key: bytes, value: bytes) -> Row:
+    raw = codecs.HANDSHAKE.named(value)
+    return {
+        "backend": names.backend(ID.unpack(key)[0]),
+        "microseconds": raw["smoothed"] // 1000,
+        "deviation": raw["deviation"] // 1000,
+        "backend_id": ID.unpack(key)[0],
+        "generation": raw["generation"],
+    }
 
 
 def _flows(names: Names, entries: Sequence[Entry]) -> list[Row]:
@@ -150,6 +161,15 @@ MAPS: Final = (
     ),
     Map(name="udp_gate", writer="agent", carried=True),
     Map(name="pod_links", writer="agent"),
+    Map(
+        name="handshakes",
+        value=codecs.HANDSHAKE,
+        entries=ids,
+        writer="kernel",
+        numbered=True,
+        show=per_entry(_handshake),
+    ),
+    Map(name="early_moves", value=codecs.EARLY_MOVES, writer="kernel", opaque=True),
     Map(name="round_trips", writer="kernel", numbered=True, show=per_entry(_round_trip)),
     Map(name="gates", value=codecs.GATE, writer="kernel"),
     Map(name="settled", value=codecs.GATE, writer="agent"),
