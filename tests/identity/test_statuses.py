@@ -100,6 +100,7 @@ FLAT = Cluster(name=C1, own=True)
 ISLAND, NEIGHBOUR = (Cluster(name=ClusterName("c2"), network=network) for network in ("two", "one"))
 NO_ACCOUNT = "unsigned: address: gateways allow callers that prove no account if any of their cluster is allowed"
 UDP_BY_CLUSTER = "enforce: all: gateways know of a caller by UDP the cluster only, and allow it for any of its accounts"
+EXCESS = ExcessPolicy(ServiceName("demo/callers"), 70_000, 65_536, (ClusterName("c2"),))
 UNPROVEN = "TCP callers that prove nothing are judged by address, which is not verified"
 UDP = "callers by UDP are judged by address, which is not verified"
 AUDIT = "audit: nobody is refused; nodes count whom it would refuse, gateways do not"
@@ -128,11 +129,12 @@ ENFORCED = ("True", "Enforced", "")
         ((policy(C2, target="echo"), GATEWAYS, ISLAND), ("False", "NotAccepted", "")),
         ((policy(invalid="wrong"), GATEWAYS, ISLAND), ENFORCED),
         (
-            (policy(C2), GATEWAYS, ISLAND, ExcessPolicy(ServiceName("demo/callers"), 70_000, 65_536)),
+            (policy(C2), GATEWAYS, ISLAND, EXCESS),
             (
                 "False",
                 "TooManyCallers",
-                "it allows 70000 identities, which do not fit into the 65536 of all policies: nodes allow none of them",
+                "it allows 70000 identities of c2, which do not fit into the 65536 of all policies: "
+                "nodes allow none of them",
             ),
         ),
     ],

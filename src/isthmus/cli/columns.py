@@ -467,9 +467,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ],
     "allowed_callers": [
         Column("EXPORT", lambda row: row["scope"][1] or "(all)"),
-        Column("IDENTITIES", lambda row: str(len(row["identities"]))),
+        Column("IDENTITIES", lambda row: str(sum(len(numbers) for _, numbers in row["identities"]))),
     ],
-    "excess_policies": [Column("IDENTITIES", _field("identities")), Column("LIMIT", _field("limit"))],
+    "excess_policies": [
+        Column("IDENTITIES", _field("identities")),
+        Column("CLUSTERS", lambda row: _some(row["clusters"])),
+        Column("LIMIT", _field("limit")),
+    ],
     "identity_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "export_policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "guards": [

@@ -6,6 +6,7 @@ never judged: NetworkPolicies are for them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -101,13 +102,13 @@ def accounts_allowed(policy: ExportPolicy, cluster: ClusterName, clusters: Clust
 
 def identities_allowed(
     policy: ExportPolicy, identities: Iterable[Identity], clusters: ClusterLabels, *, own: ClusterName
-) -> tuple[int, ...]:
-    """Return the numbers of the callers in other clusters that a policy allows, sorted.
+) -> dict[ClusterName, tuple[int, ...]]:
+    """Return the numbers of the callers in other clusters that a policy allows, sorted, by cluster.
 
     Rules are compared once with each cluster, and each identity with four keys, however many rules a policy has.
     """
     accounts: dict[ClusterName, Accounts] = {}
-    numbers: set[int] = set()
+    numbers: defaultdict[ClusterName, set[int]] = defaultdict(set)
     for each in identities:
         if each.cluster == own:
             continue
@@ -115,8 +116,8 @@ def identities_allowed(
         if allowed is None:
             allowed = accounts[each.cluster] = accounts_allowed(policy, each.cluster, clusters)
         if allows(allowed, each.namespace, each.service_account):
-            numbers.add(each.number)
-    return tuple(sorted(numbers))
+            numbers[each.cluster].add(each.number)
+    return {cluster: tuple(sorted(found)) for cluster, found in sorted(numbers.items())}
 
 
 def allows(accounts: Accounts, namespace: str, account: str) -> bool:

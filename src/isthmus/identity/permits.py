@@ -1,8 +1,9 @@
 """The table ``permits``: which identities each policy allows, within what the kernel's map holds.
 
 ``allowed_callers`` has what every policy in force allows, and ``excess_policies`` those whose callers do not fit. Room
-goes to namespaces in fair shares (``isthmus.fair``), within one to its policies by their precedence. A policy that does
-not fit as a whole allows nobody: which of its callers are refused must not depend on the order of numbers.
+goes to namespaces in fair shares (``isthmus.fair``), within one to the clusters of the callers, so that a peer with
+very many numbers has no other one's refused, and of a cluster to policies by their precedence. A policy allows all
+callers of a cluster that it names or none: which are refused must not depend on the order of numbers.
 
 Each policy of a namespace beyond the first hundred allows nobody: what a change of one identity costs must not grow
 with the policies that a tenant writes.
@@ -11,7 +12,7 @@ with the policies that a tenant writes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import product
 
@@ -48,7 +49,7 @@ def allowed(cluster: ClusterName) -> Derived[AllowedCallers]:
         if not first.counts(reader, policy):
             return (AllowedCallers(policy.name, scope, ()),)
         numbers = identities_allowed(policy, _candidates(reader, policy), labels_of(reader), own=cluster)
-        return (AllowedCallers(policy.name, scope, numbers),)
+        return (AllowedCallers(policy.name, scope, tuple(numbers.items())),)
 
     return Derived(
         ALLOWED_CALLERS,
@@ -138,11 +139,17 @@ def excess(room: int = MAX_PERMITS) -> Derived[ExcessPolicy]:
     """Declare ``excess_policies``."""
 
     def compute(reader: Reader, _: bool) -> Iterable[ExcessPolicy]:
-        counts = {row.policy: len(row.identities) for row in reader.all(ALLOWED_CALLERS)}
-        if sum(counts.values()) <= room:
+        if sum(row.count for row in reader.all(ALLOWED_CALLERS)) <= room:
             return ()
+        counts = {
+            row.policy: {cluster: len(numbers) for cluster, numbers in row.identities}
+            for row in reader.all(ALLOWED_CALLERS)
+        }
         policies = [policy for name in counts if (policy := reader.get(EXPORT_POLICIES, name)) is not None]
-        return [ExcessPolicy(name, counts[name], room) for name in unfit(policies, counts, room)]
+        return [
+            ExcessPolicy(name, sum(counts[name][each] for each in clusters), room, clusters)
+            for name, clusters in unfit(policies, counts, room).items()
+        ]
 
     whole = unit_of(lambda row: WHOLE)
     return Derived(
@@ -153,32 +160,53 @@ def excess(room: int = MAX_PERMITS) -> Derived[ExcessPolicy]:
     )
 
 
-def unfit(policies: Iterable[ExportPolicy], counts: dict[ServiceName, int], room: int) -> list[ServiceName]:
-    """Return the policies that do not fit into the room, given the number of identities that each allows."""
+Counts = Mapping[ServiceName, Mapping[ClusterName, int]]
+"""Number of identities that each policy allows, by their clusters."""
+
+
+def unfit(policies: Iterable[ExportPolicy], counts: Counts, room: int) -> dict[ServiceName, tuple[ClusterName, ...]]:
+    """Return the clusters whose callers do not fit into the room, by policy."""
     by_namespace: defaultdict[Path, list[ExportPolicy]] = defaultdict(list)
     for policy in policies:
         by_namespace[(policy.namespace,)].append(policy)
-    wanted = Counter({path: sum(counts[each.name] for each in rows) for path, rows in by_namespace.items()})
+    wanted = Counter(
+        {path: sum(sum(counts[each.name].values()) for each in rows) for path, rows in by_namespace.items()}
+    )
     left = allot(wanted, Shares(room, reserve=False))
-    found: list[ServiceName] = []
+    found: defaultdict[ServiceName, list[ClusterName]] = defaultdict(list)
     for path, rows in by_namespace.items():
-        free = left.get(path, 0)
-        for policy in sorted(rows, key=precedence):
-            if counts[policy.name] <= free:
-                free -= counts[policy.name]
+        if (free := left.get(path, 0)) < wanted[path]:
+            for name, cluster in _unfit_of_namespace(rows, counts, free):
+                found[name].append(cluster)
+    return {name: tuple(sorted(clusters)) for name, clusters in sorted(found.items())}
+
+
+def _unfit_of_namespace(
+    policies: list[ExportPolicy], counts: Counts, room: int
+) -> Iterator[tuple[ServiceName, ClusterName]]:
+    wanted = Counter[Path]()
+    for policy in policies:
+        wanted.update({(cluster,): count for cluster, count in counts[policy.name].items()})
+    left = Counter(allot(wanted, Shares(room, reserve=False)))
+    for policy in sorted(policies, key=precedence):
+        for cluster, count in counts[policy.name].items():
+            if count <= left[(cluster,)]:
+                left[(cluster,)] -= count
             else:
-                found.append(policy.name)
-    return sorted(found)
+                yield policy.name, cluster
 
 
 def permits() -> Derived[Permit]:
     """Declare ``permits``."""
 
-    def compute(reader: Reader, policy: ServiceName) -> Iterable[Permit]:
+    def compute(reader: Reader, policy: ServiceName) -> Iterator[Permit]:
         row = reader.get(ALLOWED_CALLERS, policy)
-        if row is None or reader.get(EXCESS_POLICIES, policy) is not None:
-            return ()
-        return [Permit(policy, number) for number in row.identities]
+        if row is None:
+            return
+        excess = reader.get(EXCESS_POLICIES, policy)
+        for cluster, numbers in row.identities:
+            if excess is None or cluster not in excess.clusters:
+                yield from (Permit(policy, number) for number in numbers)
 
     return Derived(
         PERMITS,

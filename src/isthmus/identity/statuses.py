@@ -43,6 +43,10 @@ class WithoutEffect(NamedTuple):
     text: str
 
 
+SHOWN: Final = 5
+"""Clusters that a condition names."""
+
+
 def derived(cluster: ClusterName) -> Derived[Object]:
     """Declare the table for the operator of a cluster. Its unit is a namespace."""
     return Derived(
@@ -113,7 +117,9 @@ def _enforced(reader: Reader, policy: ExportPolicy, accepted: Condition, *, clus
     ignored = list(without_effect(policy, own, clusters))
     excess = reader.get(EXCESS_POLICIES, policy.name)
     if excess is not None:
-        room = f"it allows {excess.identities} identities, which do not fit into the {excess.limit} of all policies"
+        named, more = ", ".join(excess.clusters[:SHOWN]), len(excess.clusters) - SHOWN
+        callers = f"{excess.identities} identities of {named}{f' and {more} more clusters' if more > 0 else ''}"
+        room = f"it allows {callers}, which do not fit into the {excess.limit} of all policies"
         ignored.insert(0, WithoutEffect("TooManyCallers", f"{room}: nodes allow none of them"))
     if not ignored:
         by_address = judged_by_address(policy, own, clusters)

@@ -70,14 +70,21 @@ class AllowedCallers(Struct, frozen=True, gc=False):
 
     policy: ServiceName
     scope: Scope
-    identities: tuple[int, ...]
-    """Sorted."""
+    identities: tuple[tuple[ClusterName, tuple[int, ...]], ...]
+    """By cluster, sorted."""
+
+    @property
+    def count(self) -> int:
+        """Number of identities."""
+        return sum(len(numbers) for _, numbers in self.identities)
 
 
 class ExcessPolicy(Struct, frozen=True, gc=False):
-    """Derived row: a policy whose callers do not fit beside those of others. Nodes allow none of them."""
+    """Derived row: a policy with callers that do not fit beside those of others. Nodes allow none of these."""
 
     policy: ServiceName
     identities: int
-    """Number of identities that it allows."""
+    """Number of identities that do not fit."""
     limit: int
+    clusters: tuple[ClusterName, ...] = ()
+    """The clusters whose identities these are: all that the policy allows of each."""
