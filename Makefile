@@ -187,7 +187,7 @@ test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoy
 		lab/tests/test_demo_islands.py lab/tests/test_lab_islands.py tests/datapath/test_refused_in_time.py
 
 test-islands: setup-test ## 200 calls a second while gateways fall silent and die, a hundred of each end of a connection, another authority
-	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short tests/islands
+	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short -m islands tests/islands tests/gateway
 
 test-kernel: setup-test ## programs, calls and names on Debian's older kernels, emulated: KERNEL=6.1 TESTS="FILE…" SECONDS_AT_MOST=600
 	@tools/setup kernel $(KERNEL)
