@@ -112,6 +112,18 @@ class Corpus:
                 kind = draw.choice(("HTTPRoute", "TCPRoute"))
                 source = {"group": "gateway.networking.k8s.io", "kind": kind, "namespace": draw.choice(SPACES)}
                 return {"spec": {"from": [source], "to": [{"group": "", "kind": "Service"}]}}
+            case "BackendTLSPolicy":
+                validation = {
+                    "hostname": "a.example",
+                    "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}],
+                    "subjectAltNames": [{"type": "Hostname", "hostname": "*.example"}],
+                }
+                return {
+                    "spec": {
+                        "targetRefs": [{"group": "", "kind": "Service", "name": service}],
+                        "validation": validation,
+                    }
+                }
             case "TrafficPolicy":
                 target = {"kind": draw.choice(("Service", "ServiceImport")), "name": service}
                 tiers = [
