@@ -5,6 +5,7 @@ A node with three pods: two call, the third is called at a guarded port. ``outsi
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import socket
 import struct
@@ -26,9 +27,15 @@ from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.namespaces import CLONE_NEWNET
 from isthmus.datapath.identity import IdentityTarget
 from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
+from isthmus.model import tables
 from isthmus.model.balancing import Ejection
+from isthmus.model.clusters import OwnRanges
+from isthmus.model.export_policies import Allow, ExportPolicy
+from isthmus.model.identities import CallerAddress, Identity
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import AddressIdentity, Guard, HostSource, Permit, SignedTo, Source
+from isthmus.processes.cutting import Cutting
+from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
 
@@ -560,3 +567,49 @@ def test_a_socket_that_called_a_proven_address_leaves_its_next_call_elsewhere_as
     others = packet(family.elsewhere, family.called, segment(family.elsewhere, 1, family.called, OPEN_PORT, 1))
     seen = [each[40 if ":" in family.called else 20 :] for each in wire.arrives(pods["outside"], others)]
     assert {(each[12] >> 4) * 4 for each in seen if each[13] & 0x3F == SYN} <= {20, 40}, "without room for an option"
+
+
+HELD: Final = 8090
+
+
+@pytest.fixture(scope="module")
+def holding(node: World, pods: dict[str, str]) -> None:
+    """A server in the called pod that keeps its connections, and a process by which the pod's cgroup is known."""
+    addresses = [f"[{each}]" if ":" in each else each for each in CALLED]
+    node.serve(*(f"{each}:{HELD}" for each in addresses), namespace=pods["called"])
+    node.call_from(node.cgroup / "called", namespace=pods["called"])
+
+
+@pytest.mark.usefixtures("holding")
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_change_of_policy_cuts_the_connections_that_it_forbids_and_no_others(
+    linked: Datapath, callers: dict[str, Caller], family: Family
+) -> None:
+    far = ClusterName("c7")
+    db = Database(tables.EXPORT_POLICIES, tables.GUARDS, tables.CALLER_ADDRESSES, tables.IDENTITIES, tables.OWN_RANGES)
+    policy = ExportPolicy(name=POLICY, allow=(Allow(cluster=far),), cut=True)
+    with db.write() as txn:
+        txn.put(tables.EXPORT_POLICIES, policy)
+        txn.put(tables.OWN_RANGES, OwnRanges(ranges=("192.0.2.0/24",)))
+        txn.put(tables.GUARDS, Guard(policy=POLICY, address=family.called, port=HELD, protocol="TCP", cut=True))
+        for name, number in {"client": IDENTITY, "other": STRANGER}.items():
+            txn.put(tables.IDENTITIES, Identity(cluster=far, number=number, namespace="demo", service_account=name))
+            for address in CALLERS[name]:
+                txn.put(tables.CALLER_ADDRESSES, CallerAddress(far, address, number))
+    for caller in callers.values():
+        assert caller.calls("hold", family.called, HELD, local=0)[0]["answer"]
+    cutting = Cutting(db, linked, ClusterName("c1"))
+    await cutting.look(db.snapshot())
+    task = asyncio.create_task(cutting.run())
+    for caller in callers.values():
+        assert caller.calls("echo", family.called, HELD, text="here") == [{"answer": "here"}]
+    with db.write() as txn:
+        txn.put(tables.EXPORT_POLICIES, replace(policy, allow=(Allow(cluster=far, service_account="client"),)))
+    async with asyncio.timeout(PATIENCE):
+        while not cutting.cut:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert cutting.cut == 1
+    assert callers["client"].calls("echo", family.called, HELD, text="still") == [{"answer": "still"}]
+    assert callers["other"].calls("echo", family.called, HELD, text="gone") == [{"error": "ECONNRESET"}]

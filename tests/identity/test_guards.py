@@ -33,7 +33,12 @@ class Node(DerivedWorld):
         """Guarded ports, as text, each with the name of its policy and what differs from the defaults."""
         return {
             f"{row.address}:{row.port}/{row.protocol}": " ".join(
-                [row.policy, *(["audit"] if row.audit else []), *([] if row.require else ["address"])]
+                [
+                    row.policy,
+                    *(["audit"] if row.audit else []),
+                    *([] if row.require else ["address"]),
+                    *(["cut"] if row.cut else []),
+                ]
             )
             for row in self.db.snapshot().all(GUARDS)
         }
@@ -70,6 +75,8 @@ WORLD = (export(), pod(), endpoints("10.1.0.1", "10.1.9.9"))
         ((policy(target="other"),), {}),
         ((policy("other/callers"),), {}),
         ((policy(audit=True, require=False),), {"10.1.0.1:8080/TCP": "demo/callers audit address"}),
+        ((policy(cut=True),), {"10.1.0.1:8080/TCP": "demo/callers cut"}),
+        ((policy(cut=True, audit=True),), {"10.1.0.1:8080/TCP": "demo/callers audit"}),
         ((policy(invalid="wrong"),), {"10.1.0.1:8080/TCP": "demo/callers"}),
         ((policy(), policy("demo/narrow", target="echo")), {"10.1.0.1:8080/TCP": "demo/narrow"}),
         ((policy(created="2"), policy("demo/older", created="1")), {"10.1.0.1:8080/TCP": "demo/older"}),

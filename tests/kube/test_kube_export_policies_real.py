@@ -39,6 +39,7 @@ async def test_every_field_is_taken_and_comes_back_and_kubectl_shows_the_columns
 ) -> None:
     rule = {"cluster": "c2", "clusterLabels": {"class": "gold"}, "namespace": "shop", "serviceAccount": "web.v2"}
     spec = {"target": {"name": "echo"}, "allow": [rule, {}], "audit": True, "enforce": "all", "unsigned": "address"}
+    spec |= {"established": "cut"}
     await client.create(EXPORT_POLICY, namespace, {"metadata": {"name": "callers"}, "spec": spec})
     found = (await client.get(EXPORT_POLICY, "callers", namespace)).spec
     assert found.allow is not None

@@ -42,6 +42,7 @@ def test_a_policy_is_a_row_with_its_callers_in_order() -> None:
         audit=True,
         enforce="all",
         unsigned="address",
+        established="cut",
     )
     assert found == ExportPolicy(
         name=ServiceName("demo/callers"),
@@ -54,6 +55,7 @@ def test_a_policy_is_a_row_with_its_callers_in_order() -> None:
         audit=True,
         enforce="all",
         require=False,
+        cut=True,
         created="2026-01-01T00:00:00Z",
         uid="u",
         generation=3,

@@ -463,6 +463,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("AUDIT", lambda row: text(row["audit"])),
         Column("ENFORCE", _field("enforce"), wide=True),
         Column("UNSIGNED", lambda row: "refuse" if row["require"] else "address", wide=True),
+        Column("ESTABLISHED", lambda row: "cut" if row["cut"] else "keep", wide=True),
         Column("INVALID", _sentence("invalid")),
     ],
     "allowed_callers": [
@@ -481,6 +482,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("PORT", lambda row: f"{row['port']}/{row['protocol']}"),
         Column("AUDIT", lambda row: text(row["audit"])),
         Column("UNSIGNED", _unsigned, wide=True),
+        Column("ESTABLISHED", lambda row: "cut" if row["cut"] else "keep", wide=True),
     ],
     "address_identities": [Column("IDENTITY", _field("number"))],
     "address_use": [],

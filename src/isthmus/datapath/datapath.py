@@ -27,6 +27,7 @@ from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
 from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
+from isthmus.datapath.identity import established
 from isthmus.datapath.identity.target import SHIFT, IdentityTarget, identity_target
 from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
 from isthmus.datapath.names.counters import questions
@@ -164,6 +165,10 @@ class Datapath:
         of this node's pods are.
         """
         return identity_target(self.maps, self._cgroup, shift=shift, owners=owners)
+
+    def cut(self, forbidden: Callable[[str, int, str], bool]) -> int:
+        """Destroy the pods' established TCP connections that are forbidden. Returns their number."""
+        return established.destroy(self._cgroup, forbidden)
 
     def pod_links(self) -> PodLinks:
         """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""

@@ -87,6 +87,7 @@ def _guards(reader: Reader, namespace: str, cluster: ClusterName) -> Iterator[Gu
             protocol=protocol,
             audit=policy.audit,
             require=policy.require,
+            cut=policy.cut and not policy.audit,
         )
 
 

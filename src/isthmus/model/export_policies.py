@@ -48,6 +48,8 @@ class ExportPolicy(Struct, frozen=True, gc=False, kw_only=True):
     enforce: Enforce = "tcp"
     require: bool = True
     """Refuse TCP callers that do not prove their identity. Otherwise these are judged by their address."""
+    cut: bool = False
+    """Cut established TCP connections that the policy forbids, at nodes. Otherwise these stay."""
     invalid: str = ""
     """Reason why the object cannot be followed, empty if it can."""
     created: str = ""

@@ -68,6 +68,9 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
     require: bool = True
     """``False`` if a caller whose signature did not arrive is taken to be who its address says."""
 
+    cut: bool = False
+    """True if connections of callers that are not allowed any more are cut."""
+
     @property
     def by_address(self) -> bool:
         """True if callers that prove nothing are judged by their address; those by UDP always are."""

@@ -441,6 +441,7 @@ GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
         "policy": Attribute("policy"),
         "namespace": lambda row: (row.policy.partition("/")[0],),
         "by_address": lambda row: (True,) if row.by_address else (),
+        "cut": lambda row: (True,) if row.cut else (),
     },
 )
 ADDRESS_USE: Final = Table[bool, AddressUse]("address_use", AddressUse, key=attrgetter("whole"))

@@ -30,6 +30,7 @@ from isthmus.model.identities import cluster_of
 from isthmus.model.names import ClusterName
 from isthmus.model.services import ENDED
 from isthmus.model.signing import Guard, Refusal
+from isthmus.processes.cutting import Cutting
 from isthmus.processes.pair_keys import NodeKeys
 from isthmus.running import Tasks
 from isthmus.statedb import (
@@ -206,6 +207,7 @@ class Proving:
         tasks.start("addresses of callers", parts.addresses.run)
         tasks.start("guards", partial(self._guard, parts))
         tasks.start("interfaces of sources", target.keep)
+        tasks.start("cut connections", Cutting(db, datapath, ClusterName(self._config.cluster.name)).run)
         tasks.start("refused callers", partial(self._note_refusals, target))
 
     def stop(self) -> None:

@@ -56,11 +56,13 @@ def _filled(row: ExportPolicy, spec: wire.ExportPolicySpec) -> ExportPolicy:
         raise Invalid(f"spec.allow: {len(spec.allow)} entries, more than {MAX_ALLOW}")
     enforce = bounds.choice(spec.enforce or "tcp", ("tcp", "all"), field="spec.enforce")
     unsigned = bounds.choice(spec.unsigned or "refuse", ("refuse", "address"), field="spec.unsigned")
+    established = bounds.choice(spec.established or "keep", ("keep", "cut"), field="spec.established")
     return replace(
         row,
         allow=tuple(_allow(each, f"spec.allow[{number}]") for number, each in enumerate(spec.allow)),
         enforce=cast("Enforce", enforce),
         require=unsigned == "refuse",
+        cut=established == "cut",
     )
 
 

@@ -367,9 +367,10 @@ class World:
         """Let servers listen on IPv4 addresses that the server has not got yet."""
         switch_on(self.server, "net/ipv4/ip_nonlocal_bind")
 
-    def serve(self, *endpoints: str) -> subprocess.Popen[str]:
+    def serve(self, *endpoints: str, namespace: str = "") -> subprocess.Popen[str]:
         """A server for load on these endpoints, whose addresses are there; it ends with the world."""
-        command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
+        where = ["ip", "netns", "exec", namespace or self.server]
+        command = [*where, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
         return self._started(command)
 
     def echo(self, *endpoints: str, namespace: str = "") -> None:

@@ -128,6 +128,7 @@ class ExportPolicySpec(Wire, frozen=True):
     audit: bool = False
     enforce: str | None = None
     unsigned: str | None = None
+    established: str | None = None
 
 
 class ExportPolicyStatus(Wire, frozen=True):

@@ -1,0 +1,60 @@
+"""Which established connections a policy forbids that cuts them (``established: cut``). Pure.
+
+A connection is known by its peer's address alone. So only that is cut whose address one other cluster's record gives to
+an account that the policy in force does not allow; what is not known stays. Rules are compared as if every cluster had
+the labels that they name: these come and go with what is known of a cluster, which no connection must end by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from isthmus.identity.allow import identities_allowed
+from isthmus.model.addresses import range_of
+from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import CALLER_ADDRESSES, EXPORT_POLICIES, GUARDS, IDENTITIES, OWN_RANGES
+from isthmus.statedb import Reader
+
+Forbidden = Callable[[str, int, str], bool]
+"""(address of the pod, its port, address of the peer) → True if the connection is to be cut."""
+
+
+def cuts(reader: Reader) -> bool:
+    """True if a guard of this node cuts connections."""
+    return bool(reader.by(GUARDS, "cut", True))
+
+
+def forbidden(reader: Reader, cluster: ClusterName) -> Forbidden:
+    """Return the judgement of connections of the node's pods, as of one state of all rows."""
+    guards = {(row.address, row.port): row.policy for row in reader.by(GUARDS, "cut", True) if row.protocol == "TCP"}
+    rows = list(reader.all(OWN_RANGES))
+    ranges = tuple(each for row in rows for each in row.ranges)
+    machines = {each for row in rows for each in row.addresses}
+    policies = {name: reader.get(EXPORT_POLICIES, name) for name in {*guards.values()}}
+    judged: dict[tuple[str, str], bool] = {}
+
+    def judge(address: str, port: int, peer: str) -> bool:
+        name = guards.get((address, port))
+        if name is None or not ranges or (policy := policies[name]) is None or not policy.cut or policy.audit:
+            return False
+        if (name, peer) not in judged:
+            own = peer in machines or range_of(peer, ranges)
+            judged[name, peer] = not own and _refuses(reader, policy, peer, cluster)
+        return judged[name, peer]
+
+    return judge
+
+
+def _refuses(reader: Reader, policy: ExportPolicy, peer: str, cluster: ClusterName) -> bool:
+    """True if an address is of one account, of another cluster, that the policy does not allow."""
+    addresses = reader.by(CALLER_ADDRESSES, "address", peer)
+    if len(addresses) != 1:
+        return False
+    identity = reader.get(IDENTITIES, (addresses[0].cluster, addresses[0].number))
+    if identity is None or identity.cluster == cluster:
+        return False
+    lenient = replace(policy, allow=tuple(replace(rule, labels=()) for rule in policy.allow))
+    return not identities_allowed(lenient, (identity,), {}, own=cluster)

@@ -1,0 +1,58 @@
+"""Cuts established connections of this node's pods that an ExportPolicy forbids, where it asks for that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from isthmus import logs
+from isthmus.datapath import Datapath
+from isthmus.identity.established import cuts, forbidden
+from isthmus.model import tables
+from isthmus.model.names import ClusterName
+from isthmus.statedb import Database, Snapshot
+
+LOOK: Final = 0.25
+"""Seconds between two looks at the policies and guards."""
+AGAIN: Final = 10.0
+"""Seconds between two looks at connections while only addresses and numbers change, of which some come late."""
+BY_POLICY: Final = (tables.EXPORT_POLICIES, tables.GUARDS)
+BY_CALLERS: Final = (tables.CALLER_ADDRESSES, tables.IDENTITIES)
+
+log = logs.get("identity")
+
+
+class Cutting:
+    """Cuts connections, once :meth:`run` runs; without a policy that cuts, no connection is looked at."""
+
+    def __init__(self, db: Database, datapath: Datapath, cluster: ClusterName) -> None:
+        self._db = db
+        self._datapath = datapath
+        self._cluster = cluster
+        self.cut = 0
+
+    def __repr__(self) -> str:
+        return f"<Cutting: {self.cut} cut>"
+
+    async def run(self) -> None:
+        """Follow policies, guards and callers, for ever."""
+        seen: dict[str, int] = {}
+        looked = 0.0
+        while True:
+            await self._db.until(cuts)
+            snapshot, now = self._db.snapshot(), asyncio.get_running_loop().time()
+            followed = (*BY_POLICY, *BY_CALLERS) if now >= looked + AGAIN else BY_POLICY
+            revisions = {table.name: snapshot.revision(table) for table in followed}
+            if snapshot.initialized(tables.OWN_RANGES) and not revisions.items() <= seen.items():
+                seen, looked = seen | revisions, now
+                await self.look(snapshot)
+            del snapshot  # held while waiting, it would cost every transaction
+            await asyncio.sleep(LOOK)
+
+    async def look(self, snapshot: Snapshot) -> None:
+        """Cut what is forbidden now."""
+        judge = forbidden(snapshot, self._cluster)
+        count = await asyncio.to_thread(self._datapath.cut, judge)
+        self.cut += count
+        if count:
+            log.info("cut connections of callers that a policy does not allow", connections=count)
