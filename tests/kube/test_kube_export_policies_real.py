@@ -51,6 +51,7 @@ async def test_every_field_is_taken_and_comes_back_and_kubectl_shows_the_columns
         "all",
         "address",
     )
+    assert found.established == "cut"
     accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "observedGeneration": 1}
     enforced = {"type": "Enforced", "status": "False", "reason": "GatewaysOnly", "observedGeneration": 1}
     await client.patch(
