@@ -93,6 +93,8 @@ WORLD = (export(), pod(), endpoints("10.1.0.1", "10.1.9.9"))
         "of another export",
         "of another namespace",
         "its options",
+        "cut",
+        "cut, by audit not",
         "an invalid policy allows nobody",
         "the export's own comes first",
         "the older comes first",
