@@ -146,7 +146,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "it publishes slices only": (
         {**FOLLOWED, "config": ClusterConfig(2, Capabilities(endpoint_slices_export_mode="endpointslices-only"))},
         "ready",
-        "it publishes its endpoints as EndpointSlices only, which are not read",
+        "",
     ),
     "copies, and its mirror runs": ({**FOLLOWED, "config": COPIED, "description": Description()}, "ready", ""),
     "copies, and no mirror runs": (

@@ -32,7 +32,7 @@ ONLY = "endpointslices-only"
 RECORDED: dict[str, bytes] = {
     key: base64.b64decode(value)
     for key, value in json.loads(
-        (Path(__file__).parents[1] / "data/records/cilium-1.20.2-endpointslices.json").read_text()
+        (Path(__file__).parents[1] / "data/cilium/1.20.2-endpointslices.json").read_text()
     ).items()
 }
 """What Cilium's own encoder wrote (tests/cilium_reader)."""
