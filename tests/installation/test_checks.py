@@ -41,6 +41,15 @@ def test_a_pods_resolv_conf_is_judged_as_the_agents_judge_it() -> None:
     assert checking.resolver("c1", "nameserver 8.8.8.8\n", planned()).state == "warning"
 
 
+def test_a_pods_pause_of_multipath_tcp_is_named_where_connects_are_moved() -> None:
+    [check] = checking.multipath("c1", "3600", planned())
+    assert (check.state, check.text.split(" after")[0]) == ("warning", "off in a pod for 3600 s")
+    assert "net.mptcp.blackhole_timeout=0" in check.cure
+    assert [each.state for each in checking.multipath("c1", "0", planned())] == ["ok"]
+    assert checking.multipath("c1", "", planned()) == []
+    assert checking.multipath("c1", "3600", planned(datapath_rescue="off")) == []
+
+
 def test_clocks_are_compared_with_that_of_the_api_server() -> None:
     def states(skew: float, *ages: float) -> list[str]:
         server = NOW - timedelta(seconds=skew)

@@ -115,6 +115,7 @@ def _judged(
     results = []
     for name, (cluster, addresses) in running.items():
         results.append(checking.resolver(name, cluster.resolv_conf(namespace), plans[name]))
+        results += checking.multipath(name, cluster.multipath_pause(namespace), plans[name])
         peers = [(other, each[1]) for other, each in running.items() if other != name]
         families = {family(each) for each in addresses}
         targets = [

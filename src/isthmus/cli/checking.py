@@ -133,6 +133,17 @@ def resolver(cluster: str, text: str, plan: Plan) -> Check:
     return Check(cluster, "cluster DNS", "ok", text)
 
 
+def multipath(cluster: str, pause: str, plan: Plan) -> list[Check]:
+    """Judge a pod's net.mptcp.blackhole_timeout; nothing where the kernel lacks it or connects are not moved."""
+    if not pause or load(None, environment=plan.variables).datapath.rescue == "off":
+        return []
+    if pause == "0":
+        return [Check(cluster, "Multipath TCP", "ok", "stays on in pods when backends are silent")]
+    text = f"off in a pod for {pause} s after a connect that several silent backends have not answered"
+    cure = "where applications use Multipath TCP, net.mptcp.blackhole_timeout=0 in pods (docs/datapath.md)"
+    return [Check(cluster, "Multipath TCP", "warning", text, cure)]
+
+
 def agents(kubectl: list[str], cluster: str, pods: Mapping[str, str], plan: Plan) -> list[Check]:
     """Ask the agent of each node, by its pod, through kubectl. ``pods``: pod by node."""
     statuses, shown = {}, {}

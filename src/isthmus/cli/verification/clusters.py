@@ -64,6 +64,11 @@ class Cluster:
         """Text of its pod's /etc/resolv.conf."""
         return self._kubectl("-n", namespace, "exec", objects.POD, "--", "cat", "/etc/resolv.conf").decode()
 
+    def multipath_pause(self, namespace: str) -> str:
+        """Value of net.mptcp.blackhole_timeout in its pod; empty if the kernel lacks it."""
+        read = "cat /proc/sys/net/mptcp/blackhole_timeout 2>/dev/null || true"
+        return self._kubectl("-n", namespace, "exec", objects.POD, "--", "sh", "-c", read).decode().strip()
+
     def call(self, namespace: str, targets: list[dict[str, Any]], *, seconds: int) -> list[dict[str, str]]:
         """Results of its pod's calls, in the order of the targets, as programs/call.py prints them."""
         words = ["python3", "-c", objects.program("call"), msgspec.json.encode(targets).decode(), str(seconds)]
