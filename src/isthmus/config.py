@@ -251,7 +251,7 @@ class DatapathSection(Section, frozen=True):
     """Move a connect that is refused or not answered to another backend while the application waits."""
     destroy_tcp: bool = False
     """Destroy pods' TCP sockets, too, when their backend is deleted. UDP sockets are always destroyed."""
-    syn_timeout: Seconds | Literal["auto"] = "auto"
+    syn_timeout: Seconds | Literal["auto"] = 0.2
     """Seconds until the first SYN to a backend is retransmitted, at least three round trips. 0 leaves it to the
     kernel; ``auto`` measures each backend's handshakes (docs/datapath.md)."""
     flows: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)] | Literal["off"] = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from datapath_worlds.bpf_world import Load, World, group, plan, programmed
@@ -16,7 +17,7 @@ from isthmus.datapath.core import libbpf
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.failures import codecs
 from isthmus.datapath.services.codecs import BACKEND
-from isthmus.datapath.settings import HZ
+from isthmus.datapath.settings import CONFIG, CONFIG_MEASURED, HZ
 from isthmus.model.balancing import Ejection
 
 pytestmark = pytest.mark.bpf
@@ -26,6 +27,17 @@ MILLISECOND = 10**6
 SLOW = "10.8.2.1:8080"
 DELAY = 0.03
 """Seconds each way."""
+
+
+@pytest.fixture
+def datapath(datapath: Datapath) -> Iterator[Datapath]:
+    """One with ``syn_timeout = "auto"``."""
+    [(key, before)] = datapath.maps.items("config")
+    raw = CONFIG.named(before)
+    changed = CONFIG.encode(**raw | {"flags": raw["flags"] | CONFIG_MEASURED})
+    assert datapath.maps.put("config", [(key, changed)]) == {}
+    yield datapath
+    assert datapath.maps.put("config", [(key, before)]) == {}
 
 
 @pytest.fixture(scope="module")
