@@ -87,7 +87,7 @@ def test_a_wait_whose_time_ends_while_it_begins_ends() -> None:
     """``SimpleQueue.get(timeout=…)`` of CPython 3.11 took time left below zero for none: once in 1,000 here."""
 
     def read() -> None:
-        for _ in range(8_000):
+        for _ in range(4_000):
             with suppress(queue.Empty):
                 Arrivals[int](1).get(timeout=1e-9)
 

@@ -65,7 +65,7 @@ def is_verified(cluster: Cluster, call: Call, now: float) -> bool:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     begins=st.lists(st.integers(0, DAY - 1), min_size=2, max_size=2),
     late=st.integers(0, 2 * DAY - 1),
@@ -123,6 +123,7 @@ def test_a_file_of_one_key_in_base64_is_a_pair_of_unknown_age() -> None:
     assert schedule.decode(b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=") == Schedule(key=bytes([1]) * 32)
 
 
+@settings(max_examples=20, deadline=None)
 @given(content=st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda tail: b'{"key":"' + tail)))
 def test_what_is_no_key_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="it is no X25519 key in base64"):
