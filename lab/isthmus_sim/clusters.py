@@ -6,10 +6,12 @@ import asyncio
 import contextvars
 import itertools
 import random
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import yaml
 
 from isthmus import kube
@@ -44,6 +46,7 @@ class Cluster:
     def __init__(self, name: str, number: int, network: Network, chance: random.Random, folder: Path) -> None:
         self.name = name
         self.network = network
+        self._folder = folder / name
         self.peers = folder / name / "peers"
         self.peers.mkdir(parents=True)
         password = folder / name / "password"
@@ -63,6 +66,16 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {[*self.replicas.values()]}>"
+
+    def config_of(self, host: str) -> Config:
+        """The configuration of a replica, which has a disk of its own."""
+        state = self._folder / f"state-{host}"
+        clusterset = msgspec.structs.replace(self.config.clusterset, state=str(state))
+        return msgspec.structs.replace(self.config, clusterset=clusterset)
+
+    def wipe(self, host: str) -> None:
+        """Lose the disk of a replica."""
+        shutil.rmtree(self._folder / f"state-{host}", ignore_errors=True)
 
     @property
     def hosts(self) -> list[str]:
@@ -166,7 +179,7 @@ class Clusters:
         process = Process(host, next(self._pids))
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)
-        task = asyncio.get_running_loop().create_task(operator.main(cluster.config), context=context)
+        task = asyncio.get_running_loop().create_task(operator.main(cluster.config_of(host)), context=context)
         task.add_done_callback(_ended)
         cluster.replicas[host] = Replica(process, task)
 

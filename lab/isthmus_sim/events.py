@@ -207,6 +207,11 @@ async def _lose(clusters: Clusters, server: str, seconds: str) -> None:
     clusters.of(server).etcd.clear()
 
 
+async def _wipe(clusters: Clusters, host: str) -> None:
+    """Lose the disk of a replica, and with it what it last knew of peers."""
+    clusters.of(host).wipe(host)
+
+
 async def _tokens(clusters: Clusters, server: str) -> None:
     """Have an etcd forget the tokens of its users."""
     clusters.of(server).etcd.expire_tokens()
@@ -232,11 +237,12 @@ VERBS: Final[dict[str, Callable[..., Any]]] = {
     "expire": _expire,
     "lose": _lose,
     "tokens": _tokens,
+    "wipe": _wipe,
 }
 FAULTS: Final = frozenset(
-    {"kill", "stop", "pause", "cut", "slow", "reset", "down", "trouble", "expire", "lose", "tokens"}
+    {"kill", "stop", "pause", "cut", "slow", "reset", "down", "trouble", "expire", "lose", "tokens", "wipe"}
 )
-MOMENTARY: Final = frozenset({"reset", "expire", "tokens"})
+MOMENTARY: Final = frozenset({"reset", "expire", "tokens", "wipe"})
 
 
 async def happen(clusters: Clusters, event: Event) -> None:
@@ -252,12 +258,21 @@ async def happen(clusters: Clusters, event: Event) -> None:
 
 
 def story(chance: random.Random, names: Sequence[str], *, count: int, seconds: float) -> list[Event]:
-    """So many random events within some seconds, after the Services of all clusters exist."""
-    events = [*_beginning(chance, names)]
-    for at in sorted(chance.uniform(20.0, seconds) for _ in range(count)):
+    """So many random events within some seconds, after the Services of all clusters exist.
+
+    Half of them follow another one at once, in the same cluster: what goes wrong is seldom one thing.
+    """
+    events = _beginning(chance, names)
+    at, cluster = 0.0, names[0]
+    for _ in range(count):
+        if chance.random() < 0.5:
+            at += chance.uniform(0.0, 4.0)
+        else:
+            at, cluster = chance.uniform(20.0, seconds), chance.choice(list(names))
         verb = chance.choices(list(CHANCES), weights=list(CHANCES.values()))[0]
-        events.append(Event(round(at, 3), verb, _words(chance, names, verb)))
-    return events
+        other = chance.choice([each for each in names if each != cluster])
+        events.append(Event(round(max(at, 20.0), 3), verb, _words(chance, cluster, other, verb)))
+    return sorted(events)
 
 
 CHANCES: Final = {
@@ -280,6 +295,7 @@ CHANCES: Final = {
     "expire": 2,
     "lose": 1,
     "tokens": 2,
+    "wipe": 1,
 }
 """How often each verb is, relative to the others."""
 
@@ -296,8 +312,7 @@ def _beginning(chance: random.Random, names: Sequence[str]) -> list[Event]:
     return sorted(events)
 
 
-def _words(chance: random.Random, names: Sequence[str], verb: str) -> tuple[str, ...]:
-    cluster, other = chance.sample(list(names), 2)
+def _words(chance: random.Random, cluster: str, other: str, verb: str) -> tuple[str, ...]:
     key = f"{chance.choice(NAMESPACES)}/{chance.choice(NAMES)}"
     host = f"{cluster}.{chance.choice('ab')}"
     servers = (f"{cluster}.api", f"{cluster}.etcd", f"{other}.etcd")
@@ -333,6 +348,8 @@ def _words(chance: random.Random, names: Sequence[str], verb: str) -> tuple[str,
             ends = [host, chance.choice(servers)]
             chance.shuffle(ends)
             return (*ends, str(chance.choice((50, 300, 1500))), seconds)
+        case "wipe":
+            return (host,)
         case "reset":
             return (host, chance.choice(servers))
         case "down":

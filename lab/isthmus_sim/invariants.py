@@ -21,9 +21,9 @@ QUIET: Final = 20.0
 """Seconds at the end of a story in which nothing is written but leases and heartbeats."""
 UNHEALTHY_WITHIN: Final = 10.0
 """Seconds for which imports may be wrong while every process says that all is well."""
-LONG: Final = 300.0
+LONG: Final = 120.0
 """Seconds for which a service has to be exported without a break before its loss is anybody's fault: longer than any
-fault, so that no cluster may still have to learn that it was not."""
+fault and the pauses after it, so that no cluster may still have to learn that it was not."""
 
 
 LEASES: Final = "leases.coordination.k8s.io"
@@ -78,7 +78,8 @@ class OwnExportsArePublished(Invariant):
         if key.startswith(prefix):
             name = key.removeprefix(prefix)
             since = self._since.get((cluster.name, name))
-            if since is not None and self._now - since >= LONG:
+            lasted = since is not None and self._now - since >= LONG
+            if lasted and name in truth.exports(cluster):
                 self.broken.append(f"{cluster.name}: the record of {name} was deleted, which is exported")
 
     def always(self, moment: Moment) -> Iterable[str]:
@@ -135,7 +136,8 @@ class DerivedServiceKeepsItsAddress(Invariant):
         name = (change.old.body["metadata"].get("labels") or {}).get(truth.IMPORTED)
         key = f"{change.key.partition('/')[0]}/{name}"
         since = self._since.get((cluster.name, key))
-        if since is not None and self._now - since >= LONG:
+        lasted = since is not None and self._now - since >= LONG
+        if lasted and key in truth.wanted(cluster, self.clusters):
             self.broken.append(f"{cluster.name}: the derived Service of {key} was deleted, which is exported")
 
     def always(self, moment: Moment) -> Iterable[str]:

@@ -7,6 +7,7 @@ changed; the names are put back at the end.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import random
@@ -16,13 +17,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 from unittest.mock import patch
 
 import structlog
 
-from isthmus import kube
+from isthmus import kube, statefile
 from isthmus.desired import ApiTarget
 from isthmus.etcd.transport import Transport as EtcdTransport
 from isthmus.model.tables import CLUSTERS
@@ -100,6 +102,18 @@ def installed(
     async def connected(section: Any) -> Any:
         return connect(section)
 
+    write, utime = statefile.write, os.utime
+
+    def written(path: Path, body: bytes, *, version: int) -> None:
+        process = PROCESS.get()
+        if process is not None and process.dead:
+            raise OSError(errno.EIO, "the process was killed")
+        write(path, body, version=version)
+        utime(path, (loop.time(), loop.time()))
+
+    def touched(path: Any, times: Any = None, **options: Any) -> None:
+        utime(path, times or (loop.time(), loop.time()), **options)
+
     async def no_memory(**options: Any) -> None:
         """Gives nothing back: all processes share one heap."""
         await asyncio.Event().wait()
@@ -113,6 +127,9 @@ def installed(
             defaults: Any = part.__init__.__kwdefaults__
             stack.enter_context(patch.dict(defaults, clock=loop.time))
         stack.enter_context(patch.object(os, "getpid", current_pid))
+        stack.enter_context(patch.object(statefile, "write", written))
+        stack.enter_context(patch.object(os, "utime", touched))
+        stack.enter_context(patch.object(os, "fsync", lambda descriptor: None))  # no machine fails, but processes
         stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)))
         for module in _with_datetime():
             stack.enter_context(patch.object(module, "datetime", _Datetime))

@@ -60,8 +60,8 @@ def exports(cluster: Cluster) -> dict[str, _Export]:
     store = cluster.api.store
     found = {}
     for mark in store.items(EXPORT):
-        service, namespace = store.get(SERVICE, mark.key), store.get(NAMESPACE, mark.key.partition("/")[0])
-        if service is None or namespace is None:
+        service = store.get(SERVICE, mark.key)
+        if service is None or not _lives(cluster, mark.key):
             continue
         labels = tuple(sorted((mark.body.get("spec", {}).get("exportedLabels") or {}).items()))
         created = mark.body["metadata"]["creationTimestamp"]
@@ -69,14 +69,18 @@ def exports(cluster: Cluster) -> dict[str, _Export]:
     return found
 
 
+def _lives(cluster: Cluster, name: str) -> bool:
+    """True if the namespace exists and is not about to go."""
+    namespace = cluster.api.store.get(NAMESPACE, name.partition("/")[0])
+    return namespace is not None and "deletionTimestamp" not in namespace.body["metadata"]
+
+
 def wanted(cluster: Cluster, clusters: Clusters) -> Imports:
     """What the imports of a cluster have to be."""
     ranked = _ranked(cluster, clusters)
     views = {each.name: _ranked(each, clusters) for each in clusters if each.name in cluster.linked}
     return {
-        name: _merged(name, found, views, clusters)
-        for name, found in sorted(ranked.items())
-        if cluster.api.store.get(NAMESPACE, name.partition("/")[0]) is not None
+        name: _merged(name, found, views, clusters) for name, found in sorted(ranked.items()) if _lives(cluster, name)
     }
 
 
