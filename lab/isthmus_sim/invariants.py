@@ -137,7 +137,8 @@ class DerivedServiceKeepsItsAddress(Invariant):
         key = f"{change.key.partition('/')[0]}/{name}"
         since = self._since.get((cluster.name, key))
         lasted = since is not None and self._now - since >= LONG
-        if lasted and key in truth.wanted(cluster, self.clusters):
+        want = truth.wanted(cluster, self.clusters).get(key) if lasted else None
+        if want is not None and want.type == "ClusterSetIP":
             self.broken.append(f"{cluster.name}: the derived Service of {key} was deleted, which is exported")
 
     def always(self, moment: Moment) -> Iterable[str]:

@@ -99,6 +99,8 @@ def main(most: int) -> int:
         with defect():
             results = (run(seed, story(seed)) for seed in range(1, most + 1))
             found = next((each for each in results if each.broken), None)
+        if found is not None and (by_itself := run(found.seed, found.events).broken):
+            print(f"without any of them seed {found.seed} breaks {by_itself[0]}")
         missed += found is None
         what = f"seed {found.seed}: {found.broken[0]}" if found is not None else f"not found in {most} stories"
         print(f"{defect.__name__}: {what}", flush=True)
