@@ -21,6 +21,7 @@
 /* No verdicts of the kernel's. */
 #define NOT_READ (-3)
 #define REFUSED (-4)
+#define REFUSED_PROVEN (-5)
 #define MOST_EXTENSIONS 6 /* headers of IPv6 before TCP; of more it is not known whether it is TCP */
 #define NEXT_HOP_BY_HOP 0
 #define NEXT_ROUTING 43
@@ -216,15 +217,14 @@ struct refusal6 {
  * writes into what is quoted, after us: but what a segment with its sum comes to is known, the negative of its pseudo-header.
  * So a header of IPv4 comes to zero.
  */
-static __always_inline int refuse4(struct __sk_buff *skb, __u16 quoted)
+static __always_inline int refuse4(struct __sk_buff *skb, __u16 quoted, bool proven)
 {
-	struct refusal4 error = {};
+	struct refusal4 error = { .code = proven ? ICMP_COMMUNICATION_PROHIBITED : ICMP_HOST_PROHIBITED };
 	__be32 pseudo[3];
 
 	if (bpf_skb_load_bytes(skb, ETH_HEADER + 12, &pseudo, 8))
 		return -EINVAL;
 	error.type = ICMP_UNREACHABLE;
-	error.code = ICMP_COMMUNICATION_PROHIBITED;
 	error.ip.version = 4;
 	error.ip.ihl = IPV4_HEADER / 4;
 	error.ip.ttl = 64;
@@ -235,21 +235,20 @@ static __always_inline int refuse4(struct __sk_buff *skb, __u16 quoted)
 	error.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&error.ip, sizeof(error.ip), 0));
 	pseudo[2] = bpf_htonl(IPPROTO_TCP << 16 | (quoted - IPV4_HEADER));
 	error.check = ~fold((__u16)~fold(bpf_csum_diff(0, 0, pseudo, sizeof(pseudo), 0)) +
-			    bpf_htons(ICMP_UNREACHABLE << 8 | ICMP_COMMUNICATION_PROHIBITED));
+			    bpf_htons(ICMP_UNREACHABLE << 8 | error.code));
 	return bpf_skb_adjust_room(skb, sizeof(error), BPF_ADJ_ROOM_MAC, 0) ||
 	       bpf_skb_store_bytes(skb, ETH_HEADER, &error, sizeof(error), 0);
 }
 
 /* The addresses are in the quoted header and both pseudo-headers, so that one is left of the sum, and of lengths the 48 bytes. */
-static __always_inline int refuse6(struct __sk_buff *skb, __u16 quoted)
+static __always_inline int refuse6(struct __sk_buff *skb, __u16 quoted, bool proven)
 {
-	struct refusal6 error = {};
+	struct refusal6 error = { .code = proven ? ICMPV6_PROHIBITED : ICMPV6_POLICY_FAILED };
 	struct ipv6hdr ip;
 
 	if (bpf_skb_load_bytes(skb, ETH_HEADER, &ip, sizeof(ip)))
 		return -EINVAL;
 	error.type = ICMPV6_UNREACHABLE;
-	error.code = ICMPV6_PROHIBITED;
 	error.ip.version = 6;
 	error.ip.hop_limit = 64;
 	error.ip.nexthdr = IPPROTO_ICMPV6;
@@ -257,14 +256,17 @@ static __always_inline int refuse6(struct __sk_buff *skb, __u16 quoted)
 	error.ip.saddr = ip.daddr;
 	error.ip.daddr = ip.saddr;
 	error.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0) +
-			    bpf_htons(ICMPV6_UNREACHABLE << 8 | ICMPV6_PROHIBITED) +
+			    bpf_htons(ICMPV6_UNREACHABLE << 8 | error.code) +
 			    bpf_htons(IPPROTO_ICMPV6 - IPPROTO_TCP + IPV6_HEADER + ICMP_HEADER));
 	return bpf_skb_adjust_room(skb, sizeof(error), BPF_ADJ_ROOM_MAC, 0) ||
 	       bpf_skb_store_bytes(skb, ETH_HEADER, &error, sizeof(error), 0);
 }
 
-/* Make of a SYN the error about it, as if the pod had sent it; one that does not fit an error is dropped. */
-__walked_once int answer_refusal(struct __sk_buff *skb)
+/*
+ * Make of a SYN the error about it, as if the pod had sent it; one that does not fit an error is dropped. Its code says whether
+ * the identity was proven: the agents of callers find out by it, and by the quoted SYN, where proofs are lost on the way.
+ */
+__walked_once int answer_refusal(struct __sk_buff *skb, bool proven)
 {
 	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	__u8 link[2 * ETH_ALEN], back[2 * ETH_ALEN];
@@ -272,7 +274,7 @@ __walked_once int answer_refusal(struct __sk_buff *skb)
 
 	if (skb->len + sizeof(struct refusal6) > LONGEST_ANSWER || bpf_skb_load_bytes(skb, 0, link, sizeof(link)))
 		return TC_ACT_SHOT;
-	if (ipv6 ? refuse6(skb, quoted) : refuse4(skb, quoted))
+	if (ipv6 ? refuse6(skb, quoted, proven) : refuse4(skb, quoted, proven))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(back, link + ETH_ALEN, ETH_ALEN);
 	__builtin_memcpy(back + ETH_ALEN, link, ETH_ALEN);
@@ -341,7 +343,9 @@ __walked_once int verify_syn(struct __sk_buff *skb)
 		reason = judge_address(syn.key.peer, guard.policy, reason, &identity);
 	if (!reason)
 		return TC_ACT_UNSPEC;
-	return refuses(&syn, &guard, identity, reason) ? REFUSED : TC_ACT_UNSPEC;
+	if (!refuses(&syn, &guard, identity, reason))
+		return TC_ACT_UNSPEC;
+	return reason == REFUSAL_NOT_ALLOWED ? REFUSED_PROVEN : REFUSED;
 }
 
 /* Not within each other: their stacks and that of a record do not fit beside one another. */
@@ -351,5 +355,7 @@ static __always_inline int verify_to_pod(struct __sk_buff *skb)
 
 	if (verdict == NOT_READ)
 		return verify_unreadable(skb);
-	return verdict == REFUSED ? answer_refusal(skb) : verdict;
+	if (verdict == REFUSED || verdict == REFUSED_PROVEN)
+		return answer_refusal(skb, verdict == REFUSED_PROVEN);
+	return verdict;
 }

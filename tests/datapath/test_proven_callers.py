@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core.namespaces import CLONE_NEWNET
 from isthmus.datapath.identity import IdentityTarget
-from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces
+from isthmus.datapath.identity.interfaces import groups_by_uid, pod_interfaces, uid_of
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection
 from isthmus.model.clusters import OwnRanges
@@ -471,11 +471,13 @@ def test_the_interface_of_a_pod_is_found_by_its_address(
 
 HOST_UID, OTHER_UID = "0a1b2c3d-0000-4000-8000-0000000000a1", "0a1b2c3d-0000-4000-8000-0000000000a2"
 
+HOST_GROUP = f"kubepods-pod{HOST_UID.replace('-', '_')}.slice/1"
+
 
 @pytest.fixture(scope="module")
 def host(node: World) -> Caller:
     """A pod in the network of the node."""
-    return node.call_from(node.cgroup / f"kubepods-pod{HOST_UID.replace('-', '_')}.slice/1", namespace=node.server)
+    return node.call_from(node.cgroup / HOST_GROUP, namespace=node.server)
 
 
 @pytest.fixture(scope="module")
@@ -613,3 +615,46 @@ async def test_a_change_of_policy_cuts_the_connections_that_it_forbids_and_no_ot
     assert cutting.cut == 1
     assert callers["client"].calls("echo", family.called, HELD, text="still") == [{"answer": "still"}]
     assert callers["other"].calls("echo", family.called, HELD, text="gone") == [{"error": "ECONNRESET"}]
+
+
+@pytest.mark.usefixtures("host", "callers")
+def test_the_pod_that_a_process_is_in_is_known_by_its_cgroup(node: World) -> None:
+    for name, uid in ((HOST_GROUP, HOST_UID), ("client", "")):
+        [pid] = Path(node.cgroup, name, "cgroup.procs").read_text().split()
+        assert uid_of(node.cgroup, int(pid)) == uid
+    assert uid_of(node.cgroup, 0) == ""
+
+
+def allowed(target: IdentityTarget) -> None:
+    pass
+
+
+def not_allowed(target: IdentityTarget) -> None:
+    assert done(target.host_sources.update([HostSource("demo/host", HOST_UID, STRANGER)])) == {}
+
+
+def stripped(target: IdentityTarget) -> None:
+    """To the provider it is the same whether the option was removed or never written."""
+    assert done(target.host_sources.delete(list(target.host_sources.rows.values()))) == {}
+
+
+def rewritten(target: IdentityTarget) -> None:
+    other_key(target, "")
+
+
+PATHS: dict[str, tuple[Callable[[IdentityTarget], None], str]] = {
+    "accepted": (allowed, "ok"),
+    "proven and not allowed": (not_allowed, "ok"),
+    "without the option": (stripped, "stripped"),
+    "with a proof that is not valid": (rewritten, "rewritten"),
+}
+
+
+@pytest.mark.parametrize("case", PATHS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_probe_finds_out_whether_proofs_arrive(
+    host_signs: IdentityTarget, host: Caller, family: Family, case: str
+) -> None:
+    change, state = PATHS[case]
+    change(host_signs)
+    assert host.calls("path", family.called, PORT) == [{"path": state}]

@@ -311,18 +311,23 @@ def test_the_deny_matrix_by_packets(
     assert refused(guarding) == {(POLICY, identity, reason): 1}
 
 
-@pytest.mark.parametrize("options", [b"", PLAIN, PLAIN + bytes(20)], ids=["bare", "ordinary", "longest"])
+@pytest.mark.parametrize(
+    ("options", "proven"),
+    [(b"", False), (PLAIN, False), (PLAIN + bytes(20), False), (PLAIN, True)],
+    ids=["bare", "ordinary", "longest", "proven"],
+)
 @pytest.mark.parametrize(("source", "called"), FAMILIES)
 @pytest.mark.usefixtures("guarding")
 def test_a_refusal_is_an_icmp_error_of_the_pod_with_the_whole_syn_in_it_and_its_sum_right(
-    enter: TestRun, source: str, called: str, options: bytes
+    enter: TestRun, source: str, called: str, options: bytes, proven: bool
 ) -> None:
-    sent = syn(source, called, options=options)
+    more = proof(source, called, identity=STRANGER) if proven else b""
+    sent = syn(source, called, options=options + more)
     if ":" in source:
-        error = struct.pack("!BBHI", 1, 1, 0, 0) + sent[14:]
+        error = struct.pack("!BBHI", 1, 1 if proven else 5, 0, 0) + sent[14:]
         sums = checksum(binary(called) + binary(source) + struct.pack("!II", len(error), 58) + error)
     else:
-        error = struct.pack("!BBHI", 3, 13, 0, 0) + sent[14:]
+        error = struct.pack("!BBHI", 3, 13 if proven else 10, 0, 0) + sent[14:]
         sums = checksum(error)
     error = error[:2] + struct.pack("!H", sums) + error[4:]
     verdict, out = enter(sent)

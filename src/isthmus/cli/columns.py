@@ -70,6 +70,7 @@ CLUSTER_SCOPED: Final = {
     "identities",
     "caller_addresses",
     "signed_to",
+    "paths",
 }
 OWN_NAME: Final = {"faults", "services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
@@ -502,6 +503,12 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "caller_addresses": [Column("CLUSTER", _field("cluster")), Column("IDENTITY", _field("number"))],
     "sources": [Column("IDENTITY", _field("identity")), Column("ADDRESSES", _all("addresses"))],
     "host_sources": [Column("IDENTITY", _field("identity")), Column("UID", _field("uid"), wide=True)],
+    "paths": [
+        Column("STATE", _field("state")),
+        Column("REASON", _field("reason")),
+        Column("LAST", lambda row: timestamp(since_epoch(row["last"]))),
+        Column("ADDRESS", _field("address"), wide=True),
+    ],
     "signed_to": [Column("ADDRESS", _field("address")), Column("CLUSTER", _field("cluster"))],
     "drains": [
         Column("KIND", lambda row: row["drain"].get("kind", "")),

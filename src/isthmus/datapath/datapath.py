@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,6 +29,7 @@ from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
 from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
 from isthmus.datapath.identity import established
+from isthmus.datapath.identity.interfaces import uid_of
 from isthmus.datapath.identity.target import SHIFT, IdentityTarget, identity_target
 from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
 from isthmus.datapath.names.counters import questions
@@ -169,6 +171,10 @@ class Datapath:
     def cut(self, forbidden: Callable[[str, int, str], bool]) -> int:
         """Destroy the pods' established TCP connections that are forbidden. Returns their number."""
         return established.destroy(self._cgroup, forbidden)
+
+    def own_uid(self) -> str:
+        """UID of the pod that this process is in, below the hooked cgroup; empty if it is in none."""
+        return uid_of(self._cgroup, os.getpid())
 
     def pod_links(self) -> PodLinks:
         """Attachment of programs to the pods' interfaces; run its ``keep()`` as a task."""

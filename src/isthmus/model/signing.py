@@ -20,6 +20,7 @@ RefusalReason = Literal[
     "unknown-address",
 ]
 """``by-address``: of a caller that its source address names and nothing proves. ``unknown-address``: of a datagram."""
+PathState = Literal["ok", "stripped", "rewritten", "silent"]
 
 
 class Source(Struct, frozen=True, gc=False):
@@ -112,3 +113,16 @@ class Refusal(Struct, frozen=True, gc=False, kw_only=True):
     """Number of calls since the first that is still noted."""
     last: float
     """Time of the last of them, Unix seconds."""
+
+
+class Path(Struct, frozen=True, gc=False):
+    """Input row: whether the proof of callers arrives in a cluster, by this node's last probe that says something."""
+
+    cluster: ClusterName
+    state: PathState
+    reason: str
+    """A phrase."""
+    address: str
+    """The backend that was called."""
+    last: float
+    """Unix seconds."""

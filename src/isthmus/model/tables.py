@@ -56,7 +56,17 @@ from isthmus.model.services import (
     Protocol,
     Service,
 )
-from isthmus.model.signing import AddressIdentity, AddressUse, Guard, HostSource, Permit, Refusal, SignedTo, Source
+from isthmus.model.signing import (
+    AddressIdentity,
+    AddressUse,
+    Guard,
+    HostSource,
+    Path,
+    Permit,
+    Refusal,
+    SignedTo,
+    Source,
+)
 from isthmus.model.xds import EnvoyCheck, RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Attribute, Fault, FaultKey, Status, Table
 
@@ -433,6 +443,7 @@ HOST_SOURCES: Final = Table[str, HostSource]("host_sources", HostSource, key=att
 SIGNED_TO: Final = Table[tuple[ServiceName, str], SignedTo](
     "signed_to", SignedTo, key=attrgetter("service", "address"), indexes={"service": Attribute("service")}
 )
+PATHS: Final = Table[ClusterName, Path]("paths", Path, key=attrgetter("cluster"))
 GUARDS: Final = Table[tuple[str, int, Protocol], Guard](
     "guards",
     Guard,

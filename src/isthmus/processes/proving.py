@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,7 @@ from isthmus.model.services import ENDED
 from isthmus.model.signing import Guard, Refusal
 from isthmus.processes.cutting import Cutting
 from isthmus.processes.pair_keys import NodeKeys
+from isthmus.processes.path_probes import PathProbes
 from isthmus.running import Tasks
 from isthmus.statedb import (
     AnyTable,
@@ -52,6 +53,7 @@ TABLES: Final[tuple[AnyTable, ...]] = (
     tables.EXPORT_POLICIES,
     tables.EXPORT_MARKS,
     tables.CALLER_REFUSALS,
+    tables.PATHS,
 )
 BACKOFF: Final = Backoff(0.2, 10.0)
 """Pauses between attempts to write an entry, which fail until the pod has its interface."""
@@ -148,6 +150,8 @@ class Proving:
         self._parts: Parts | None = None
         self._keyed = asyncio.Event()
         """Set once keys are in the maps."""
+        self._signed_by_key: Collection[int] = ()
+        """Ids of the clusters for which there are keys to sign by."""
         self._unwritten: dict[str, str] = {}
         """Reason why keys or ranges are not in the maps, by which of the two."""
 
@@ -175,7 +179,12 @@ class Proving:
             return []
         snapshot = self._db.snapshot()
         unknown = snapshot.count(tables.GUARDS) and not knows_own_ranges(snapshot)
-        return [*self._keys.problems(), *self._unwritten.values(), *([NO_RANGES] if unknown else ())]
+        paths = [
+            f"calls of this node do not prove their callers to {row.cluster}: {row.reason} (isthmus get paths)"
+            for row in snapshot.all(tables.PATHS)
+            if row.state != "ok"
+        ]
+        return [*self._keys.problems(), *self._unwritten.values(), *([NO_RANGES] if unknown else ()), *paths]
 
     async def start(self, datapath: Datapath, tasks: Tasks) -> None:
         """Start the reconcilers; without identities, remove what an earlier process left in the maps."""
@@ -209,6 +218,7 @@ class Proving:
         tasks.start("interfaces of sources", target.keep)
         tasks.start("cut connections", Cutting(db, datapath, ClusterName(self._config.cluster.name)).run)
         tasks.start("refused callers", partial(self._note_refusals, target))
+        tasks.start("paths of signatures", partial(self._probe_paths, datapath, target))
 
     def stop(self) -> None:
         """Forget the maps, which go on without this process."""
@@ -219,7 +229,19 @@ class Proving:
         number, passed = number_of(keys.epoch), time.time() - keys.epoch * EPOCH_SECONDS
         failures = self._parts.target.put_keys(keys.sign, keys.verify, number=number, passed=passed)
         self._note("keys of signatures are not written", failures)
+        self._signed_by_key = {cluster for cluster, _ in keys.sign}
         self._keyed.set()
+
+    async def _probe_paths(self, datapath: Datapath, target: IdentityTarget) -> None:
+        """Probe the paths to clusters that verify, once this process's own calls to them are signed."""
+        await self._keyed.wait()
+        uid = await asyncio.to_thread(datapath.own_uid)
+
+        def signed() -> Collection[int]:
+            own = any(row.uid == uid for row in target.host_sources.rows.values())
+            return self._signed_by_key if own else ()
+
+        await PathProbes(self._db, signed).run()
 
     async def _guard(self, parts: Parts) -> None:
         """Guard ports once keys are in the maps, and the ranges of the own cluster, whose calls no guard looks at.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from isthmus.dns import dialing
+from isthmus.identity.paths import judge
+from isthmus.processes.path_probes import probe
 
 TIMEOUT = 10.0
 IPPROTO_MPTCP = 262  # linux/in.h
@@ -22,6 +25,12 @@ kept: dict[str, socket.socket] = {}
 
 def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def path(host: str, port: int) -> dict[str, Any]:
+    """What a probe of the path to an address comes to."""
+    verdict = judge(asyncio.run(probe(host, port)))
+    return {"path": verdict.state if verdict else ""}
 
 
 def mptcp(host: str, port: int) -> dict[str, Any]:
@@ -222,6 +231,7 @@ def abandon(host: str, port: int) -> dict[str, Any]:
 CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "tcp": tcp,
     "mptcp": mptcp,
+    "path": path,
     "udp": udp,
     "hold": hold,
     "keep": keep,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 from rows import calling_world as calls
@@ -24,12 +24,12 @@ from isthmus.model import tables
 from isthmus.model.backend_tls import Authority, BackendTls, TlsTarget
 from isthmus.model.balancing import CallerFailure, Denial, Failure, Group, Plan, PlanKey, Target
 from isthmus.model.mcs import OwnExport, PeerRefusal, RefusedRecord
-from isthmus.model.names import ServiceName
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.pods import IgnoredPod
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.routes import NodeRefusals, RouteRefusal
 from isthmus.model.services import Port
-from isthmus.model.signing import Refusal, Source
+from isthmus.model.signing import Path, Refusal, Source
 from isthmus.model.stalls import Stall
 from isthmus.statedb import Fault, Status
 from isthmus.times import timestamp
@@ -201,6 +201,11 @@ def denied_on_the_path(pod: str) -> Change:
         it.world.put(make.pod("demo/other", "10.1.1.10"))
 
     return change
+
+
+STRIPPED: Final = Path(
+    ClusterName("c2"), "stripped", "something on the way removes the proof, a TCP option", "10.2.0.1", NOW
+)
 
 
 def refused_by_the_exporter(pod: str, **counted: Any) -> Change:
@@ -612,6 +617,15 @@ CASES: dict[str, Case] = {
         "caller-refused",
         refused_by_the_exporter("demo/client", identity=0, reason="unsigned"),
         refused_by_the_exporter("demo/other", identity=0, reason="unsigned"),
+    ),
+    "proof of callers removed on the way": Case(
+        "caller-refused",
+        both(
+            refused_by_the_exporter("demo/client", identity=0, reason="unsigned"), row("agent", tables.PATHS, STRIPPED)
+        ),
+        both(
+            refused_by_the_exporter("demo/other", identity=0, reason="unsigned"), row("agent", tables.PATHS, STRIPPED)
+        ),
     ),
     "path MTU: large calls vanish": Case("path-mtu", stalls("agent"), stalls("agent", "demo/other")),
     "path MTU: large answers vanish": Case(

@@ -13,6 +13,7 @@ from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.signing import Refusal, RefusalReason
 
 SIGNED_BY: Final = "isthmus get sources -n {namespace}; isthmus status: the node of the caller has to sign"
+PATHS: Final = "isthmus get paths: the caller's node signs, and its own probe says so"
 CLOCKS: Final = "isthmus get clusters: clocks and keys of both clusters"
 WORDS: Final[Mapping[RefusalReason, tuple[str, str]]] = {
     "not-allowed": ("it does not allow this caller", ""),
@@ -49,6 +50,9 @@ def refused(facts: Facts, denial: Denial) -> Refused | None:
         if row.reason not in WORDS or (row.reason in OF_ONE and (not source or source.identity != row.identity)):
             continue
         words, look = WORDS[row.reason]
+        path = facts.agent.rows.get(tables.PATHS, cluster) if row.reason in ("unsigned", "bad-mac") else None
+        if path and path.state != "ok":
+            words, look = f"{words}: {path.reason}", PATHS
         cure = f"{facts.kubectl(cluster, namespace)} describe exportpolicy {split(row.policy)[1]}"
         more = f"; {look.format(namespace=split(ServiceName(denial.pod))[0])}" if look else ""
         return Refused(f"refused by {cluster}, ExportPolicy {row.policy}: {words}", cure + more)

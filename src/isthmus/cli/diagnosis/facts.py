@@ -28,7 +28,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.PROXY_LISTENERS, tables.L4_ROUTES, tables.ATTACHMENTS, tables.BACKEND_TLS, tables.AUTHORITIES,
     tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS, tables.REFUSED_GATEWAYS,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
-    tables.EXPORT_POLICIES, tables.SOURCES, tables.CALLER_REFUSALS,
+    tables.EXPORT_POLICIES, tables.SOURCES, tables.CALLER_REFUSALS, tables.PATHS,
     tables.RECORDS_STATUS, tables.REFUSED_RECORDS, tables.PEER_REFUSALS,
     tables.FAULTS,
 )  # fmt: skip

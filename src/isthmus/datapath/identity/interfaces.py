@@ -57,6 +57,12 @@ def groups_by_uid(cgroup: Path) -> dict[str, int]:
     return {uid: number for path, uid in named_groups(cgroup) if (number := group_id(path))}
 
 
+def uid_of(cgroup: Path, pid: int) -> str:
+    """UID of the pod below a cgroup that a process is in; empty if it is in none, or pids are those of a container."""
+    found = (uids_of(group) for group, process in processes_by_group(cgroup) if process.pid == pid)
+    return next((uids[-1] for uids in found if uids), "")
+
+
 def _namespace_id(pid: int) -> int:
     """This namespace's id for that of a process; -1 if there is none, or the process has ended."""
     try:
