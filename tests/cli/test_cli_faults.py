@@ -12,7 +12,9 @@ from rows import fault_page
 from rows.fault_cases import CASES, faults
 
 CODE: Final = re.compile(r"[a-z]+(-[a-z]+)+")
-NO_CODES: Final = frozenset({"dns-second", "isthmus-system", "not-allowed", "bad-mac", "unknown-key"})
+NO_CODES: Final = frozenset(
+    {"dns-second", "isthmus-system", "not-allowed", "not-allowed-by-address", "bad-mac", "unknown-key"}
+)
 """Words with hyphens in the diagnosis that are no codes."""
 
 
