@@ -48,6 +48,7 @@ CALLABLE: Final = {
     96: {TC, SOCK_OPS},  # tcp_sock
     99: {TC, CGROUP_SOCK_ADDR},  # skc_lookup_tcp
     107: EVERY,  # sk_storage_get; CGROUP_SOCK since 5.9
+    118: EVERY,  # jiffies64
     122: {CGROUP_SOCK, CGROUP_SOCK_ADDR},  # get_netns_cookie; TC and SOCK_OPS since 5.14
     123: {CGROUP_SOCK, CGROUP_SOCK_ADDR},  # get_current_ancestor_cgroup_id
     130: EVERY,  # ringbuf_output
