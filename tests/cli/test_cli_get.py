@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from rows.admin_world import TABLES, Process, list_clusters, serving
 
 from isthmus.cli import local, root, sockets
-from isthmus.cli.columns import COLUMNS
+from isthmus.cli.columns import COLUMNS, title
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.clusters import Cluster
@@ -150,6 +150,11 @@ def test_a_sentence_about_what_is_wrong_is_never_cut(table: str) -> None:
 async def test_each_table_has_columns_worth_reading(process: Process, table: str, expected: list[str]) -> None:
     lines = [" ".join(line.split()) for line in (await printed("get", table, "-A")).splitlines()]
     assert lines[:2] == expected
+
+
+@pytest.mark.parametrize("table", ["caller_addresses", "address_identities"])
+def test_the_account_of_an_address_is_called_by_the_address(table: str) -> None:
+    assert title(table, {"cluster": C2, "address": "10.2.1.3", "number": 131_072}) == "10.2.1.3"
 
 
 async def test_plain_and_derived_services_are_told_apart(process: Process) -> None:

@@ -90,7 +90,7 @@ def names(row: Row) -> list[str]:
     names = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
     names.append((row.get("route") or ("", ""))[1])
     names.append((row.get("drain") or {}).get("target"))
-    names += [row.get("policy"), row.get("pod")] if not any(names) else []
+    names += [row.get("policy"), row.get("pod"), row.get("address")] if not any(names) else []
     if not any(names) and "service_account" in row:  # a number of an account
         names = [str(row["number"]), f"{row['namespace']}/{row['service_account']}"]
     if not any(names) and isinstance(key, Sequence):
