@@ -119,6 +119,24 @@ def test_a_pair_is_replaced_once_for_a_request_and_after_its_period() -> None:
     assert not then.settled(MIDNIGHT + 5 * DAY).due(**due | {"requested": MIDNIGHT + 5, "now": MIDNIGHT + 5 * DAY})
 
 
+def test_a_request_replaces_what_was_made_while_the_clock_was_years_ahead() -> None:
+    ahead = MIDNIGHT + 5_000 * DAY
+    for wrong in (schedule.new(MIDNIGHT).begun(ahead), schedule.new(ahead)):
+        requested = {"requested": MIDNIGHT + 20, "every": QUARTER, "now": MIDNIGHT + 30}
+        assert wrong.due(**requested)
+        then = wrong.begun(MIDNIGHT + 30)
+        assert not then.too_far(MIDNIGHT + 30)
+        assert not then.due(**requested), "once"
+
+
+def test_a_clock_that_is_behind_replaces_nothing() -> None:
+    pair = schedule.new(MIDNIGHT).begun(MIDNIGHT + 10)
+    behind = {"requested": MIDNIGHT + 5, "every": QUARTER, "now": MIDNIGHT - 2_000 * DAY}
+    assert not pair.due(**behind)
+    assert not schedule.new(MIDNIGHT).due(**behind)
+    assert pair.settled(MIDNIGHT - 2_000 * DAY) == pair
+
+
 def test_a_file_of_one_key_in_base64_is_a_pair_of_unknown_age() -> None:
     assert schedule.decode(b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=") == Schedule(key=bytes([1]) * 32)
 

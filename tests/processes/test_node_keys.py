@@ -13,12 +13,13 @@ import yaml
 
 import isthmus
 from isthmus import statefile
+from isthmus.clusterset import Folder
 from isthmus.config import Config, IdentitySection
 from isthmus.identity import pairs
 from isthmus.identity.epoch_keys import KeySet
 from isthmus.identity.schedule import Schedule
 from isthmus.model.names import ClusterName
-from isthmus.processes.pair_keys import NodeKeys
+from isthmus.processes.pair_keys import NodeKeys, OwnPair
 
 DEPLOY = Path(isthmus.__file__).parents[2] / "deploy"
 IDS = {ClusterName("c2"): 2, ClusterName("c3"): 3}
@@ -155,3 +156,19 @@ def test_agents_may_read_the_secrets_of_signatures_and_nobody_but_the_keeper_the
     assert readers["isthmus-keys"] == {"isthmus-keys"}
     assert readers["isthmus-pair-keys"] == {"isthmus-keys", "isthmus-agent"}
     assert "every Secret" not in readers
+
+
+def test_a_next_pair_that_a_wrong_clock_has_planned_is_one_problem_until_another_one_is_requested(
+    tmp_path: Path,
+) -> None:
+    clock = [NOON]
+    own_pair, folder = OwnPair(every=90 * 86_400.0, now=lambda: clock[0]), Folder(tmp_path)
+    own_pair.ensure(folder, {})
+    clock[0] += 5_000 * 86_400
+    own_pair.ensure(folder, {})
+    clock[0] = NOON + 60
+    assert own_pair.ensure(folder, {}) == []
+    assert "a clock was wrong" in own_pair.problem
+    assert own_pair.ensure(folder, {"signing": "2026-11-27T12:00:30Z"}) == ["signing.key", "signing.pub"]
+    assert own_pair.problem == ""
+    assert own_pair.ensure(folder, {"signing": "2026-11-27T12:00:30Z"}) == []

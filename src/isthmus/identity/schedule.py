@@ -63,9 +63,16 @@ class Schedule(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     def due(self, *, requested: float, every: float, now: float) -> bool:
         """True if another key is to be made, since the newest is older than a time, which has come, or than a period.
 
-        ``requested``: Unix time, 0 for none. ``every``: seconds, 0 for no period.
+        ``requested``: Unix time, 0 for none. ``every``: seconds, 0 for no period. A request alone replaces what was
+        made while the clock was ahead: a clock that is behind now must not.
         """
-        return not self.next and (self.made < requested <= now or 0 < every <= now - self.made)
+        made = 0 if self.made > now else self.made
+        planned = self.next and not self.too_far(now)
+        return not planned and (made < requested <= now or 0 < every <= now - self.made)
+
+    def too_far(self, now: float) -> bool:
+        """True if the next key waits for a day that no correct clock would have planned."""
+        return bool(self.next) and self.day > _today(now) + LEAD
 
 
 def new(now: float) -> Schedule:

@@ -86,6 +86,8 @@ class OwnPair:
         if after.due(requested=self._requested(requests), every=self._every, now=now):
             after = after.begun(now)
         self._schedule = after
+        if after.too_far(now) and not self.problem:
+            self.problem = f"{self.sentence()}: a clock was wrong; request another one as docs/identity.md has it"
         for name, each in ((PRIVATE_KEY, after), (PUBLIC_KEY, after.public())):
             if after != before or not (folder.path / name).exists() or _keys(folder, name) != each:
                 folder.save(name, schedule.encode(each))
