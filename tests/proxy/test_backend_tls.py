@@ -22,13 +22,14 @@ from isthmus.config import KubernetesSection
 from isthmus.desired import ApiTarget
 from isthmus.kube.objects import core, gateway
 from isthmus.kube.objects.meta import Meta
-from isthmus.model.backend_tls import Authority, BackendTls
+from isthmus.model.backend_tls import MAX_CERTIFICATES, Authority, BackendTls
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.services import Port, Service
 from isthmus.model.tables import AUTHORITIES, BACKEND_TLS, BACKEND_TLS_OBJECTS, SERVICES, XDS
 from isthmus.processes.start import tables_of
 from isthmus.proxy import backend_tls_objects
+from isthmus.proxy.backend_tls import of_port
 from isthmus.proxy.explain import explain, parse
 from isthmus.proxy.messages import message
 from isthmus.sources.backend_tls import Authorities, authority, policy
@@ -221,6 +222,17 @@ def test_references_to_authorities_that_cannot_be_used_are_named_and_one_that_ca
     assert world.conditions() == [ACCEPTED, ("ResolvedRefs", "False", "InvalidKind")]
 
 
+def test_certificates_of_a_policy_are_bounded_together_and_those_named_first_are_used() -> None:
+    """Each port of each target has a copy of them in every node's agent and Envoy."""
+    second = f"[{CA[1:-1]}, {{group: '', kind: ConfigMap, name: second}}]"
+    large = Authority(name=ServiceName("demo/second"), certificates="x" * MAX_CERTIFICATES)
+    world = Statuses(GIVEN, large, tls(f"{{caCertificateRefs: {second}, hostname: safe.example}}"))
+    assert world.conditions() == [ACCEPTED, ("ResolvedRefs", "False", "InvalidCACertificateRef")]
+    found = of_port(world.db.snapshot(), ServiceName("demo/safe"), Port("http", 80))
+    assert found is not None
+    assert (found.certificates, found.problem) == (GIVEN.certificates, "")
+
+
 def test_of_policies_for_one_target_the_oldest_applies_and_then_the_first_by_name() -> None:
     older = tls(name="demo/z", created="2025-01-01T00:00:00Z")
     world = Statuses(GIVEN, tls(name="demo/a"), tls(name="demo/b"), older)
@@ -289,13 +301,40 @@ class ConfigMaps:
     def __init__(self, **found: str) -> None:
         self.found = found
         self.away = False
+        self.reads: list[str] = []
 
     async def get(self, kind: Any, name: str, namespace: str) -> core.ConfigMap:
+        self.reads.append(name)
         if self.away:
             raise kube.Unreachable("away")
         if name not in self.found:
             raise kube.NotFound("none")
         return core.ConfigMap(metadata=Meta(name=name, namespace=namespace), data={"ca.crt": self.found[name]})
+
+
+async def test_a_change_of_a_policy_reads_the_config_maps_that_it_newly_names_and_no_other(tmp_path: Path) -> None:
+    """Whoever may write policies decides how often they change, and every node reads."""
+    _, row = ca(tmp_path)
+    db, server = Database(BACKEND_TLS, AUTHORITIES), ConfigMaps(ca=row.certificates, second=row.certificates)
+    reading = asyncio.create_task(Authorities(db, server).run())  # type: ignore[arg-type]
+    with db.write() as txn:
+        txn.put(BACKEND_TLS, tls())
+    await db.until(lambda now: now.count(AUTHORITIES) == 1)
+    second = CA.replace("ca}", "second}")
+    for number in range(10):
+        with db.write() as txn:
+            txn.put(BACKEND_TLS, tls(more=f", options: {{a: '{number}'}}", created=f"2026-01-01T00:00:{number:02}Z"))
+        await asyncio.sleep(0)
+    with db.write() as txn:
+        txn.put(BACKEND_TLS, tls(f"{{caCertificateRefs: {second}, hostname: a.b}}", name="demo/other"))
+    await db.until(lambda now: now.count(AUTHORITIES) == 2)
+    assert server.reads == ["ca", "second"]
+    reading.cancel()
+
+
+async def test_more_config_maps_are_read_less_often() -> None:
+    authorities = Authorities(Database(BACKEND_TLS, AUTHORITIES), ConfigMaps(), read_every=60.0)  # type: ignore[arg-type]
+    assert [authorities.period(each) for each in (0, 1, 60, 6_000)] == [60.0, 60.0, 60.0, 6_000.0]
 
 
 async def test_config_maps_that_policies_name_are_read_and_kept_while_the_api_server_is_away(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -10,6 +10,9 @@ from isthmus.model.names import ServiceName, derived
 from isthmus.model.routes import ParentKind
 
 NameType = Literal["DNS", "URI"]
+
+MAX_CERTIFICATES: Final = 16 * 1024
+"""Characters of all certificates of a policy, some ten of them: each port of each target has a copy in every Envoy."""
 
 
 class TlsTarget(Struct, frozen=True, gc=False, order=True):

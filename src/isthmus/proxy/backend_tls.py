@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, resolve
-from isthmus.model.backend_tls import BackendTls, NameType, TlsTarget
+from isthmus.model.backend_tls import MAX_CERTIFICATES, BackendTls, NameType, TlsTarget
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Port
 from isthmus.model.tables import AUTHORITIES, BACKEND_TLS
@@ -89,16 +89,25 @@ def _targets(targets: Iterable[TlsTarget], target: TlsTarget) -> bool:
 def failures(reader: Reader, policy: BackendTls) -> Iterator[tuple[str, str]]:
     """Yield reason and message of each reference to an authority that cannot be used."""
     yield from policy.unresolved
-    for name in policy.authorities:
-        row = reader.get(AUTHORITIES, name)
-        if row is None or row.problem:
-            message = row.problem if row is not None else f"ConfigMap {name} has not been read yet"
-            yield "InvalidCACertificateRef", message
+    yield from (("InvalidCACertificateRef", message) for _, message in _read(reader, policy) if message)
 
 
 def _certificates(reader: Reader, policy: BackendTls) -> Iterator[str]:
-    rows = (reader.get(AUTHORITIES, name) for name in policy.authorities)
-    return (row.certificates for row in rows if row is not None and row.certificates)
+    return (certificates for certificates, _ in _read(reader, policy) if certificates)
+
+
+def _read(reader: Reader, policy: BackendTls) -> Iterator[tuple[str, str]]:
+    """Yield the certificates of each ConfigMap, or the reason why they are not used."""
+    size = 0
+    for name in policy.authorities:
+        row = reader.get(AUTHORITIES, name)
+        size += len(row.certificates) if row is not None else 0
+        if row is None:
+            yield "", f"ConfigMap {name} has not been read yet"
+        elif size > MAX_CERTIFICATES:
+            yield "", f"ConfigMap {name}: more than {MAX_CERTIFICATES} characters with those that are named before"
+        else:
+            yield row.certificates, row.problem
 
 
 def by_policy(reader: Reader, old: BackendTls | None, new: BackendTls | None) -> set[ServiceName]:

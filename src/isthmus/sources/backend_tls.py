@@ -12,7 +12,7 @@ from isthmus import bounds, kube, logs
 from isthmus.bounds import OutOfBounds, Syntax
 from isthmus.kube.objects import core
 from isthmus.kube.objects import gateway as wire
-from isthmus.model.backend_tls import Authority, BackendTls, NameType, TlsTarget
+from isthmus.model.backend_tls import MAX_CERTIFICATES, Authority, BackendTls, NameType, TlsTarget
 from isthmus.model.names import ServiceName, service_name, split
 from isthmus.model.tables import AUTHORITIES, BACKEND_TLS
 from isthmus.reflector import Expired, Transient
@@ -24,13 +24,14 @@ MAX_TARGETS: Final = 16
 MAX_AUTHORITIES: Final = 8
 MAX_NAMES: Final = 5
 """Bounds of the Gateway API's definition."""
-MAX_PEM: Final = 64 * 1024
-"""Characters of the certificates in one ConfigMap: some 40 of them."""
 WILDCARD: Final = Syntax(r"(\*\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", most=MAX_NAME, meaning="a host name")
 URI: Final = Syntax(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", most=MAX_NAME, meaning="a URI")
 KEY: Final = "ca.crt"
 READ_EVERY: Final = 60.0
-"""Seconds between reads of the ConfigMaps, as a kubelet reads those of its pods; with changed policies, at once."""
+"""Seconds between reads of the ConfigMaps, as a kubelet reads those of its pods; those newly named, at once."""
+OFTEN: Final = 60
+"""ConfigMaps that are read so often; more are read less often, since every node reads what whoever writes policies
+names."""
 
 log = logs.get("sources")
 
@@ -102,18 +103,28 @@ class Authorities:
         self._initializer = db.initializer(AUTHORITIES, "kubernetes/authorities")
         self._complete = False
 
+    def period(self, number: int) -> float:
+        """Seconds between reads of this number of ConfigMaps."""
+        return self._read_every * max(1.0, number / OFTEN)
+
     async def run(self) -> None:
-        """Read what policies name now, at once when they change and every few seconds."""
-        changes = self._db.changes(BACKEND_TLS)
+        """Read what policies name: each once at once, and all of it from time to time."""
+        changes, now = self._db.changes(BACKEND_TLS), asyncio.get_running_loop().time
         await self._db.until(lambda snapshot: snapshot.initialized(BACKEND_TLS))
+        known: set[ServiceName] = set()
+        due = now()
         while True:
             snapshot, _ = changes.next()
-            wanted = sorted({name for row in snapshot.all(BACKEND_TLS) for name in row.authorities})
+            wanted = {name for row in snapshot.all(BACKEND_TLS) for name in row.authorities}
             del snapshot
-            read = [await self._read(name) for name in wanted]
-            self._write(set(wanted), [row for row in read if row is not None], complete=None not in read)
+            whole = now() >= due
+            read = [await self._read(name) for name in sorted(wanted if whole else wanted - known)]
+            rows = [row for row in read if row is not None]
+            known = (known & wanted) | {row.name for row in rows}
+            self._write(wanted, rows, complete=known == wanted)
+            due = now() + self.period(len(wanted)) if whole else due
             try:
-                async with asyncio.timeout(self._read_every):
+                async with asyncio.timeout_at(due):
                     await changes.wait()
             except TimeoutError:
                 pass
@@ -156,8 +167,8 @@ def authority(name: ServiceName, config_map: core.ConfigMap) -> Authority:
 def _problem(text: str) -> str:
     from cryptography import x509
 
-    if not text or len(text) > MAX_PEM:
-        return f"want certificates in the key {KEY}, {MAX_PEM} characters at most"
+    if not text or len(text) > MAX_CERTIFICATES:
+        return f"want certificates in the key {KEY}, {MAX_CERTIFICATES} characters at most"
     try:
         x509.load_pem_x509_certificates(text.encode())
     except ValueError:
