@@ -11,15 +11,18 @@
 #define MIN_SYN_TIMEOUT_MS 20
 #define UNMEASURED_MS 100 /* of a backend without a handshake, in a cluster with some */
 #define LONGEST_HANDSHAKE 2000000000U
+#define LONGEST_ROUND_TRIP 1000000U
 #define EARLY_MOVES 20 /* in a second on a processor, and a tenth of its connects in the second before */
 
-/* µs. */
+/* µs. A backend may answer after a minute, and what it teaches holds for all others of the cluster: no more than a second. */
 static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
 {
 	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
 
 	if (!known || !measured)
 		return;
+	if (measured > LONGEST_ROUND_TRIP)
+		measured = LONGEST_ROUND_TRIP;
 	if (measured > *known)
 		*known = measured;
 	else
