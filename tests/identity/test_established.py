@@ -89,3 +89,17 @@ def test_what_no_record_says_is_not_cut() -> None:
     assert not cut(port=81)
     assert not cut(address="10.1.0.2")
     assert not cut(peer="10.2.0.8")
+
+
+@pytest.mark.parametrize("table", [OWN_RANGES, GUARDS, CALLER_ADDRESSES], ids=lambda table: table.name)
+def test_nothing_is_cut_by_an_agent_that_starts_before_all_is_read(table: Any) -> None:
+    """Until then an address of two clusters passes for one of the first, and healthy calls were cut."""
+    db = Database(*TABLES.values())
+    reading = db.initializer(table, "c3")
+    with db.write() as txn:
+        for row in (NOBODY, GUARD, FRONT, KNOWN, OWN):
+            txn.put(TABLES[type(row)], row)
+    assert not cuts(db.snapshot())
+    with db.write() as txn:
+        reading.complete(txn)
+    assert cuts(db.snapshot())

@@ -23,8 +23,8 @@ Forbidden = Callable[[str, int, str], bool]
 
 
 def cuts(reader: Reader) -> bool:
-    """True if a guard of this node cuts connections."""
-    return bool(reader.by(GUARDS, "cut", True))
+    """True if a guard of this node cuts connections, and each source has been read: an address may be two clusters'."""
+    return bool(reader.by(GUARDS, "cut", True)) and reader.initialized(OWN_RANGES, GUARDS, CALLER_ADDRESSES)
 
 
 def forbidden(reader: Reader, cluster: ClusterName) -> Forbidden:

@@ -43,7 +43,7 @@ class Cutting:
             snapshot, now = self._db.snapshot(), asyncio.get_running_loop().time()
             followed = (*BY_POLICY, *BY_CALLERS) if now >= looked + AGAIN else BY_POLICY
             revisions = {table.name: snapshot.revision(table) for table in followed}
-            if snapshot.initialized(tables.OWN_RANGES) and not revisions.items() <= seen.items():
+            if not revisions.items() <= seen.items():
                 seen, looked = seen | revisions, now
                 await self.look(snapshot)
             del snapshot  # held while waiting, it would cost every transaction
