@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 from collections.abc import Mapping
 
 import pytest
 
-from isthmus.identity.paths import Answer
+from isthmus.identity.paths import Answer, judge
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import SignedTo
-from isthmus.processes.path_probes import TRIES, PathProbes
+from isthmus.processes.path_probes import TRIES, PathProbes, probe
 from isthmus.statedb import Database
 
 C2, C3, ECHO = ClusterName("c2"), ClusterName("c3"), ServiceName("demo/echo")
@@ -102,3 +103,16 @@ def test_a_verdict_stays_while_nothing_else_is_found_out(agent: Agent) -> None:
     assert agent.look() == {C2: ("stripped", "10.2.0.1")}
     agent.answers["10.2.0.1"] = NOTHING
     assert agent.look() == {C2: ("stripped", "10.2.0.1")}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_a_probe_that_has_no_socket_says_nothing(address: str) -> None:
+    """On a node without IPv6, one IPv6 backend of a peer ended the probes of all clusters, for ever."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        answer = await probe(address, 80)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert answer == Answer(errno.EMFILE)
+    assert judge(answer) is None

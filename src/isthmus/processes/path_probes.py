@@ -113,7 +113,11 @@ def _endpoints(now: Snapshot, row: SignedTo) -> list[Endpoint]:
 async def probe(address: str, port: int) -> Answer:
     """Connect, and close what is accepted. Returns how it ended, with what an ICMP error quotes."""
     version6 = family(address) == "IPv6"
-    with socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_STREAM) as sock:
+    try:
+        sock = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:  # a kernel without IPv6, or no descriptor left: the other clusters are probed
+        return Answer(error.errno or errno.EIO)
+    with sock:
         sock.setblocking(False)
         if version6:
             sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
