@@ -74,10 +74,10 @@ check: setup-dev ## format, lint, types, import contracts, the decoding boundary
 	@$(PY) tools/boundary.py
 	@$(PY) tools/reference.py --check
 	@$(PY) tools/chart.py --check
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q --strict -d .cache/site
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict -d .cache/site
 
 docs: setup-dev ## build the documentation as a site: site/index.html
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q --strict
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 reference: setup-dev ## write docs/configuration.md, docs/api.md and docs/metrics.md from the code
 	@$(PY) tools/reference.py
