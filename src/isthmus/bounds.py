@@ -47,7 +47,7 @@ MAX_SHOWN: Final = 72
 """Characters of a refused value that a message repeats."""
 
 _MAX_WINDOW_LOG: Final = 23
-"""Eight megabytes, the window that a decoder of Zstandard allocates at most: what RFC 8878 wants all to support."""
+"""Logarithm of the largest window that a decoder allocates, 8 MiB, which RFC 8878 recommends for all decoders."""
 _SPAN: Final = (LATEST - EARLIEST).total_seconds()
 _MAX_ADDRESS: Final = len("0000:0000:0000:0000:0000:ffff:255.255.255.255")
 _MAX_NETWORK: Final = _MAX_ADDRESS + len("/128")
@@ -306,7 +306,7 @@ def deflated(content: bytes) -> bytes:
 
 
 def _zstd() -> Any:
-    """Python's module, or that of the package which brings it to earlier versions. Few processes need it."""
+    """Python's module, or its backport for earlier versions. Imported late, since few processes need it."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

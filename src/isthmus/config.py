@@ -163,7 +163,7 @@ class ClustersetSection(Section, frozen=True):
     """Largest cluster id of the clusterset, as in Cilium. All clusters must agree."""
     publish_endpoints: Literal["services", "endpointslices", "both"] = "services"
     """Records in which the own endpoints are published: service records, which every release of Isthmus and of Cilium
-    reads; endpoint slices, which Cilium reads from 1.20 on; or both. All of a mesh are to read what is chosen."""
+    reads; endpoint slices, which Cilium reads from 1.20 on; or both. All peers must be able to read the chosen form."""
     default_global: bool = True
     """Let namespaces without the annotation ``clustermesh.cilium.io/global`` take part in the clusterset."""
     export_status_clusters: bool = False

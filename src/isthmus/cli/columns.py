@@ -204,7 +204,7 @@ def _requirement(row: Row) -> str:
 
 
 def _unsigned(guard: Row) -> str:
-    """What becomes of a guarded port's callers that prove nothing."""
+    """Treatment of callers of a guarded port that prove nothing."""
     return "refuse" if guard["require"] and guard["protocol"] != "UDP" else "address"
 
 

@@ -1,6 +1,6 @@
-"""``services export``: ServiceExports for the Services of a namespace, all of them or those that a selector chooses.
+"""``services export``: write ServiceExports for the Services of a namespace, all or those that a selector matches.
 
-A command and no rule that is kept: an export opens a Service to other clusters, so someone asks for each.
+It runs once and leaves no rule behind: an export opens a Service to other clusters, so a person decides on each.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from isthmus.kube.objects.core import Service
 
 API: Final = ("default", "kubernetes")
-"""The Service of the API server itself: each cluster has its own."""
+"""The Service of the API server itself, which every cluster has."""
 
 
 @click.command("export")
-@click.argument("of", metavar="NAMESPACE")
-@click.option("-l", "--selector", default="", help="Labels of the Services, as of kubectl. [default: all Services]")
-@click.option("--dry-run", is_flag=True, help="Say what would be exported, and write nothing.")
+@click.argument("tenant", metavar="NAMESPACE")
+@click.option(
+    "-l", "--selector", default="", help="Label selector of the Services, as in kubectl. [default: all Services]"
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be exported, and write nothing.")
 @apiserver.options
-def export(of: str, selector: str, dry_run: bool, **server: Any) -> None:
-    """Export the Services of NAMESPACE as they are now. Those that come later wait for the next run.
+def export(tenant: str, selector: str, dry_run: bool, **server: Any) -> None:
+    """Export the Services that NAMESPACE has now. Services that are created later need another run.
 
     Example: isthmus services export demo -l app=web
     """
@@ -34,11 +36,13 @@ def export(of: str, selector: str, dry_run: bool, **server: Any) -> None:
     from isthmus.kube.objects.mcs import SERVICE_EXPORT
 
     async def write(client: kube.Client, namespace: str) -> None:
-        services = await client.list(SERVICE, of, label_selector=selector)
+        services = await client.list(SERVICE, tenant, label_selector=selector)
         if not services:
             chosen = f" with {selector}" if selector else ""
-            raise click.ClickException(f"there is no service{chosen} in namespace {of}: kubectl get services -n {of}")
-        exported = {each.metadata.name for each in await client.list(SERVICE_EXPORT, of)}
+            raise click.ClickException(
+                f"there is no service{chosen} in namespace {tenant}: kubectl get services -n {tenant}"
+            )
+        exported = {each.metadata.name for each in await client.list(SERVICE_EXPORT, tenant)}
         for service in services:
             name = service.metadata.name
             if reason := left_out(service):
@@ -47,14 +51,14 @@ def export(of: str, selector: str, dry_run: bool, **server: Any) -> None:
                 output.line(f"serviceexport/{name} unchanged")
             else:
                 if not dry_run:
-                    await _create(client, of, name)
+                    await _create(client, tenant, name)
                 output.line(f"serviceexport/{name} {'would be created' if dry_run else 'created'}")
 
     apiserver.carry_out(Server(**server), write)
 
 
 def left_out(service: Service) -> str:
-    """Why a Service is not exported; empty if it is."""
+    """Reason why a Service is not exported; empty if it is."""
     from isthmus.mcs.words import SERVICE_NAME
 
     labels = service.metadata.labels or {}
@@ -72,4 +76,4 @@ async def _create(client: kube.Client, namespace: str, name: str) -> None:
     try:
         await client.create(SERVICE_EXPORT, namespace, {"metadata": {"name": name, "namespace": namespace}})
     except kube.AlreadyExists:
-        pass  # somebody else was quicker
+        pass  # another writer was quicker

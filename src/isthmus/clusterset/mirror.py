@@ -426,7 +426,7 @@ class _Writer:
 def republished(published: bytes) -> bytes:
     """Return a peer's configuration with all its fields, marked as ``cached`` and with canaries.
 
-    Of a peer that publishes its endpoints twice the service records are copied, and so it says.
+    If a peer publishes its endpoints in both forms, the mirror copies the service records, and announces these alone.
 
     RecordError if an unknown field cannot be encoded again.
     """

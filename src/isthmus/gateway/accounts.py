@@ -3,7 +3,7 @@
 The node offers a second protocol (ALPN) after the member's own: hashes of the pod's namespace and service account. The
 gateway chooses a chain by it, so that TCP and HTTP are judged alike before any byte of the call, and no pod receives
 it. TLS protects it from changes on the way. It is the member's claim: the chain takes certificates of that member only,
-so a node names accounts of its own cluster alone. Whoever reads the ClientHello learns hashes, as from the SNI.
+so a node names accounts of its own cluster alone. A reader of the ClientHello learns hashes, as from the SNI.
 
 Rules name a namespace, a service account, or both, so each has a hash of its own.
 """
@@ -27,18 +27,18 @@ FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Conf
 PROTOCOLS: Final = "envoy.network.application_protocols"
 """Key of the filter state from which Envoy takes the protocols that it offers, separated by commas."""
 CEL: Final = f"{ANY_PREFIX}envoy.extensions.formatter.cel.v3.Cel"
-"""Of an empty message. Newer Envoys have the formatter of ``%CEL%`` without being asked for it."""
+"""Type of the formatter of ``%CEL%``, an empty message. Newer Envoys have the formatter without configuration."""
 SOURCE: Final = "isthmus.source"
 """Key of the filter state with the address of the calling pod."""
 
 
 def passed(namespace: str, service_account: str) -> str:
-    """Return the protocol that stands for an account."""
+    """Return the protocol that names an account."""
     return f"{PREFIX}{_hash('namespace', namespace)}.{_hash('account', service_account)}"
 
 
 def _hash(kind: str, name: str) -> str:
-    """Hash of 128 bits, for which no second name can be found."""
+    """Hash of 128 bits: nobody can find a second name with the same one."""
     return blake2b(name.encode(), digest_size=16, person=kind.encode()).hexdigest()
 
 
@@ -73,7 +73,7 @@ def passing(island: ClusterName) -> dict[str, Any]:
 def config(island: ClusterName, unit: str, own: str, pods: Iterable[Pod]) -> Resource:
     """Return the configuration of :func:`passing` for the pods of a node; without pods nothing is passed.
 
-    ``own``: the protocol of the node's cluster. An address of two accounts stands for neither.
+    ``own``: the protocol of the node's cluster. An address that two accounts share is passed for neither.
     """
     cel = {"name": "envoy.formatter.cel", "typed_config": message("google.protobuf.Any")(type_url=CEL)}
     values: list[dict[str, Any]] = []

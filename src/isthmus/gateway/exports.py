@@ -222,7 +222,7 @@ def _by_policy(reader: Reader, old: ExportPolicy | None, new: ExportPolicy | Non
 
 
 def _by_labels(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
-    """Labels of a cluster affect what policies with rules by labels judge."""
+    """Labels of a cluster affect the exports of policies with rules by labels."""
     for policy in reader.by(EXPORT_POLICIES, "by_labels", True):
         yield from _by_policy(reader, None, policy)
 
@@ -378,7 +378,7 @@ class PortApart(NamedTuple):
     importers: tuple[ClusterName, ...] | None
     """Clusters that may call it; ``None`` for all members."""
     callers: Mapping[ClusterName, tuple[dict[str, str], ...]] = {}
-    """Matchers of the callers that may, for members of which only some may."""
+    """Matchers of the allowed callers, by member, for members with some callers that are not allowed."""
 
 
 def _ports_apart(

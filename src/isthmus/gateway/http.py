@@ -105,7 +105,7 @@ def manager(caller: ClusterName, cluster: str = "", tracing: Mapping[str, Any] =
 def forbidding() -> dict[str, Any]:
     """Return a gateway's network filter that answers every request by 403, of gRPC by PERMISSION_DENIED.
 
-    It keeps no connection, so that each request is judged by the policy of its time.
+    It closes the connection after a request, so that the policy in force judges each request.
     """
     body = {"inline_string": "an ExportPolicy does not allow this caller\n"}
     route = {"match": {"prefix": "/"}, "direct_response": {"status": 403, "body": body}}

@@ -1,8 +1,8 @@
 """The tables ``address_use`` and ``address_identities``: addresses by which guards of this node may judge callers.
 
-Only where a guard judges by address there are any: the rows follow every pod of every peer. An address that two
-clusters have is nobody's, so that a peer whose ranges are not pinned can make another's callers unknown, and never
-pass for them.
+Both are empty unless a guard judges by address, since they would follow every pod of every peer. An address that two
+clusters publish has no row: a peer whose ranges are not pinned can make another's callers unknown, and never
+impersonate them.
 """
 
 from __future__ import annotations

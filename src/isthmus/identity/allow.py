@@ -1,6 +1,6 @@
 """The meaning of ExportPolicies: which policy judges an export, and which callers it allows. Pure.
 
-Gateways' filter chains, nodes' maps and statuses are all made from these functions. Callers of the own cluster are
+Gateways' filter chains, nodes' maps and statuses are all computed by these functions. Callers of the own cluster are
 never judged: NetworkPolicies are for them.
 """
 

@@ -4,8 +4,8 @@
 known by their cgroups; ``signed_to`` are the addresses. Calls to an island end at its gateway, which knows the caller's
 cluster by its certificate.
 
-An address is a cluster's if the cluster's own record says so. A slice in the form of Karmada's names any cluster, and
-any tenant can write one: by it, calls of others to that address would be signed for the wrong cluster, and refused.
+An address belongs to a cluster if the cluster's own record has it. A slice in Karmada's form can name any cluster, and
+any tenant can write one: if it counted, other callers of that address would sign for the wrong cluster, and be refused.
 """
 
 from __future__ import annotations

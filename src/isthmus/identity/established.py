@@ -1,8 +1,9 @@
-"""Which established connections a policy forbids that cuts them (``established: cut``). Pure.
+"""Finds the established connections that a policy with ``established: cut`` forbids. Pure.
 
-A connection is known by its peer's address alone. So only that is cut whose address one other cluster's record gives to
-an account that the policy in force does not allow; what is not known stays. Rules are compared as if every cluster had
-the labels that they name: these come and go with what is known of a cluster, which no connection must end by.
+Only the peer's address identifies the caller of a connection. So a connection is cut only if the records of exactly one
+other cluster map that address to an account which the policy in force does not allow; unknown addresses stay. Rules
+match as if every cluster had the labels that they name: labels vanish while a cluster is unknown, and no connection
+must end for that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def cuts(reader: Reader) -> bool:
 
 
 def forbidden(reader: Reader, cluster: ClusterName) -> Forbidden:
-    """Return the judgement of connections of the node's pods, as of one state of all rows."""
+    """Return the function that judges connections of the node's pods, by one snapshot of all rows."""
     guards = {(row.address, row.port): row.policy for row in reader.by(GUARDS, "cut", True) if row.protocol == "TCP"}
     rows = list(reader.all(OWN_RANGES))
     ranges = tuple(each for row in rows for each in row.ranges)

@@ -1,8 +1,8 @@
 """Judges by the answer to a probe whether the proof of callers arrives in another cluster. Pure.
 
-A probe is a signed connect. The node that refuses it quotes the whole SYN as it arrived there, and says by the code of
-the error whether it was proven (bpf/verify.h). So a connect that is refused says more than one that is accepted: where
-no policy judges, or one judges by addresses, nothing is known and nothing depends on it.
+A probe is a signed connect. A node that refuses it quotes the whole SYN as it arrived there, and the code of the error
+shows whether the identity was proven (bpf/verify.h). So a refused connect shows more than an accepted one, which may
+have met no policy, or one that judges by addresses: then the path is unknown, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from isthmus.model.signing import PathState
 
 PROVEN: Final = frozenset({(3, 13), (1, 1)})
-"""Types and codes of ICMP and ICMPv6 errors about a caller who is known and not allowed."""
+"""Types and codes of ICMP and ICMPv6 errors about a caller that is proven and not allowed."""
 UNPROVEN: Final = frozenset({(3, 10), (1, 5)})
 OPTION: Final = bytes.fromhex("fd101577")
 """The first bytes of the option, which is the last 16 of the header (bpf/sign.h)."""
@@ -22,7 +22,7 @@ SHORTEST_HEADER: Final = 20
 
 
 class Answer(NamedTuple):
-    """How the connect of a probe ended."""
+    """Result of a probe's connect."""
 
     error: int = 0
     """An errno; 0 if it was accepted."""
@@ -33,14 +33,14 @@ class Answer(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a probe came to, with the reason as a phrase."""
+    """State of a path by one probe, with the reason as a phrase."""
 
     state: PathState
     reason: str
 
 
 def judge(answer: Answer) -> Verdict | None:
-    """Return what an answer says of the path; ``None`` if it says nothing."""
+    """Judge the path by an answer; ``None`` if the answer is inconclusive."""
     if not answer.error:
         return Verdict("ok", "a signed call was accepted")
     if answer.error == errno.ETIMEDOUT:

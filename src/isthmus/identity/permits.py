@@ -1,12 +1,13 @@
 """The table ``permits``: which identities each policy allows, within what the kernel's map holds.
 
-``allowed_callers`` has what every policy in force allows, and ``excess_policies`` those whose callers do not fit. Room
-goes to namespaces in fair shares (``isthmus.fair``), within one to the clusters of the callers, so that a peer with
-very many numbers has no other one's refused, and of a cluster to policies by their precedence. A policy allows all
-callers of a cluster that it names or none: which are refused must not depend on the order of numbers.
+``allowed_callers`` has what each policy in force allows, ``excess_policies`` the policies whose callers do not fit.
+Namespaces divide the map in fair shares (``isthmus.fair``), the clusters of the callers divide a namespace's share, so
+that a peer with very many numbers does not exclude another's callers, and policies get a cluster's share by their
+precedence. A policy allows all its callers of a cluster or none of them: the order of numbers must not decide which
+are refused.
 
-Each policy of a namespace beyond the first hundred allows nobody: what a change of one identity costs must not grow
-with the policies that a tenant writes.
+Each policy of a namespace beyond the first hundred allows nobody: the cost of a changed identity must not grow with
+the policies that a tenant writes.
 """
 
 from __future__ import annotations

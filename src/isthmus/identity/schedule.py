@@ -61,7 +61,7 @@ class Schedule(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         return Schedule(key=self.next, made=self.made) if replaced else self
 
     def due(self, *, requested: float, every: float, now: float) -> bool:
-        """True if another key is to be made, since the newest is older than a time, which has come, or than a period.
+        """True if another key is to be made: the newest precedes a request, whose time has come, or exceeds a period.
 
         ``requested``: Unix time, 0 for none. ``every``: seconds, 0 for no period. A request alone replaces what was
         made while the clock was ahead: a clock that is behind now must not.

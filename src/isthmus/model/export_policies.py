@@ -49,7 +49,7 @@ class ExportPolicy(Struct, frozen=True, gc=False, kw_only=True):
     require: bool = True
     """Refuse TCP callers that do not prove their identity. Otherwise these are judged by their address."""
     cut: bool = False
-    """Cut established TCP connections that the policy forbids, at nodes. Otherwise these stay."""
+    """Cut established TCP connections that the policy forbids, at nodes. Otherwise they stay."""
     invalid: str = ""
     """Reason why the object cannot be followed, empty if it can."""
     created: str = ""

@@ -19,7 +19,7 @@ RefusalReason = Literal[
     "not-allowed-by-address",
     "unknown-address",
 ]
-"""``by-address``: of a caller that its source address names and nothing proves. ``unknown-address``: of a datagram."""
+"""``…-by-address``: of a caller that only its source address identifies. ``unknown-address``: of a datagram."""
 PathState = Literal["ok", "stripped", "rewritten", "silent"]
 
 
@@ -70,7 +70,7 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
     """``False`` if a caller whose signature did not arrive is taken to be who its address says."""
 
     cut: bool = False
-    """True if connections of callers that are not allowed any more are cut."""
+    """True if connections of callers that are no longer allowed are cut."""
 
     @property
     def by_address(self) -> bool:
@@ -79,7 +79,7 @@ class Guard(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class AddressUse(Struct, frozen=True, gc=False):
-    """The one row that there is while a guard of this node judges callers by their address."""
+    """The only row of its table, present while a guard of this node judges callers by their address."""
 
     whole: bool = True
 
@@ -89,7 +89,7 @@ class AddressIdentity(Struct, frozen=True, gc=False):
 
     address: str
     number: int
-    """Of the account, by the cluster's records. Nothing proves it."""
+    """Number of the account in the cluster's records, which no proof confirms."""
 
 
 class Permit(Struct, frozen=True, gc=False):
@@ -116,7 +116,7 @@ class Refusal(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Path(Struct, frozen=True, gc=False):
-    """Input row: whether the proof of callers arrives in a cluster, by this node's last probe that says something."""
+    """Input row: whether the proof of callers arrives in a cluster, by this node's last conclusive probe."""
 
     cluster: ClusterName
     state: PathState

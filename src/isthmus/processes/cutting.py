@@ -15,7 +15,7 @@ from isthmus.statedb import Database, Snapshot
 LOOK: Final = 0.25
 """Seconds between two looks at the policies and guards."""
 AGAIN: Final = 10.0
-"""Seconds between two looks at connections while only addresses and numbers change, of which some come late."""
+"""Seconds between two looks at connections while only addresses and numbers change, some of which arrive late."""
 BY_POLICY: Final = (tables.EXPORT_POLICIES, tables.GUARDS)
 BY_CALLERS: Final = (tables.CALLER_ADDRESSES, tables.IDENTITIES)
 
@@ -23,7 +23,7 @@ log = logs.get("identity")
 
 
 class Cutting:
-    """Cuts connections, once :meth:`run` runs; without a policy that cuts, no connection is looked at."""
+    """Cuts connections while :meth:`run` runs. Connections are listed only if a policy cuts."""
 
     def __init__(self, db: Database, datapath: Datapath, cluster: ClusterName) -> None:
         self._db = db

@@ -1,9 +1,9 @@
-"""Keys of signatures between clusters: who makes them, who publishes them, and how nodes get them.
+"""Keys of signatures between clusters: makes them, publishes the public ones, and distributes secrets to nodes.
 
 The keeper of keys makes an X25519 pair, and later the next one, in the Secret ``isthmus-keys`` that it alone reads. It
-gives the operator the public halves, which publishes them. It reads those of peers in their own etcds, by the files
-that the cluster has for them, so that a writer of ConfigMaps in this cluster cannot replace one. The secrets of few
-days that follow from both are in the Secret ``isthmus-pair-keys``, which agents read.
+hands the public halves to the operator, which publishes them. It reads those of peers in their own etcds, with the
+files that the cluster has for them, so that a writer of ConfigMaps in this cluster cannot replace one. From both it
+derives the secrets of a few days in the Secret ``isthmus-pair-keys``, which agents read.
 """
 
 from __future__ import annotations

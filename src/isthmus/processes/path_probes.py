@@ -25,9 +25,9 @@ from isthmus.statedb import Database, Snapshot, rewrite
 EVERY: Final = 60.0
 """Seconds between two probes of a cluster."""
 PATIENCE: Final = 3.0
-"""Seconds for an answer: a SYN that is lost is sent again after one."""
+"""Seconds for an answer. A lost SYN is sent again after one second."""
 TRIES: Final = 3
-"""Backends of a cluster that are tried until one says something."""
+"""Backends of a cluster that are tried until an answer is conclusive."""
 AT_ONCE: Final = 8
 """Clusters that are probed at a time."""
 IP_RECVERR, IPV6_RECVERR = 11, 25
@@ -61,14 +61,14 @@ class PathProbes:
         return f"<PathProbes of clusters {sorted(self._signed())}>"
 
     async def run(self) -> None:
-        """Probe for ever, from a random moment on: nodes of a cluster start together."""
+        """Probe for ever, from a random moment on, since the nodes of a cluster may start together."""
         await asyncio.sleep(random.uniform(0, EVERY))
         while True:
             await self.look()
             await asyncio.sleep(EVERY)
 
     async def look(self) -> None:
-        """Probe each cluster once. One of which nothing was found out keeps its row."""
+        """Probe each cluster once. A cluster without a conclusive answer keeps its row."""
         endpoints = chosen(self._db.snapshot(), self._signed())
         found = await asyncio.gather(*(self._path(cluster, each) for cluster, each in endpoints.items()))
         with self._db.write() as txn:
@@ -77,7 +77,7 @@ class PathProbes:
             rewrite(txn, tables.PATHS, list(before.values()), [row for row in rows if row is not None])
 
     async def _path(self, cluster: ClusterName, endpoints: Sequence[Endpoint]) -> Path | None:
-        """The first verdict of these backends; silence counts only if none of them answers anything."""
+        """The first conclusive verdict of these backends; ``silent`` only if none of them answers."""
         verdict: Verdict | None = None
         silent = True
         for address, port in endpoints:

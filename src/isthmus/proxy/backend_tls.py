@@ -1,4 +1,4 @@
-"""Which BackendTLSPolicy a port of a Service follows, and the TLS that the node's Envoy then uses. Pure.
+"""Chooses the BackendTLSPolicy of a Service's port, and the TLS that the node's Envoy then uses. Pure.
 
 Of policies for one target the oldest applies, then by name; one for a port precedes one for the whole Service. A policy
 that cannot be followed, or whose authorities cannot be read, leaves its target without endpoints: HTTP requests are
@@ -77,7 +77,7 @@ def by_age(policy: BackendTls) -> tuple[str, str]:
 
 
 def precedence(reader: Reader, policy: BackendTls, target: TlsTarget) -> BackendTls:
-    """Return the policy that applies to a target of a policy: itself, unless it conflicts with one that precedes it."""
+    """Return the policy that applies to a target of a policy: itself, unless another one precedes it."""
     same = (row for row in reader.by(BACKEND_TLS, "target", target.service) if _targets(row.targets, target))
     return min(same, key=by_age, default=policy)
 

@@ -80,7 +80,7 @@ class RecordSink:
         self._faults = faults if faults is not None else record_faults(db, form, admission.cluster)
         self._named = 0
         self._row_keys: dict[str, Any] = {}
-        """Keys of the rows of records whose content alone tells them."""
+        """Row keys of the records whose key depends on their content."""
 
     async def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """These are all records of the peer. They are read over several turns of the loop, and then written at once.

@@ -1,8 +1,8 @@
 """The address record: the number of the account that has an address, in the layout of Cilium's ipcache.
 
-``HostIP`` is left empty, though Cilium's own records have it: a Cilium in tunnel mode would encapsulate what it sends
-to the address, and our nodes take no tunnel. Of Cilium's records the address and the number are read. One with a
-reserved number (a node, ``world``) is of no caller that a policy names, and no row.
+``HostIP`` is left empty, though Cilium's own records set it: a Cilium in tunnel mode would encapsulate what it sends
+to the address, and our nodes accept no tunnel. Of Cilium's records the address and the number are read. A record with
+a reserved number (a node, ``world``) yields no row, since no policy can name its account.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isthmus.model.identities import RESERVED, CallerAddress, numbers
 from isthmus.model.names import ClusterName
 
 LIMIT: Final = 16 * 1024
-"""Bytes of a record: Cilium's have the named ports of a pod."""
+"""Bytes of a record. Cilium's records include the named ports of a pod."""
 
 
 class _Record(Struct, frozen=True):

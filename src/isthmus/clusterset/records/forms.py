@@ -38,7 +38,7 @@ class Form(NamedTuple):
     decode: Callable[[bytes, Admission, int, ServiceName], Decoded]
     """(value, admission of its publisher, cluster id, name) → its content; RecordError if the record is unusable."""
     key: Callable[[ClusterName, ServiceName], Any] | None
-    """Return the key of a record's row; None if only the record's content tells."""
+    """Return the key of a record's row; None if it depends on the record's content."""
     rows: Callable[[Reader, ClusterName], list[Any]]
     """Return the rows of a peer's records, without those of other sources."""
     part: Callable[[Any, int, int], Any]
@@ -52,7 +52,7 @@ class Form(NamedTuple):
     stored: Literal["endpointslices", ""] = ""
     """The kind in the keys of these records, if it is another one than the form's."""
     slices: Form | None = None
-    """The same rows from the records of a cluster that publishes its endpoints as slices only."""
+    """Form of the records that yield the same rows in a cluster that publishes its endpoints as slices only."""
 
 
 def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Decoded:

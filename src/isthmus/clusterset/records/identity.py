@@ -46,7 +46,7 @@ class Capabilities(Struct, frozen=True, gc=False, rename="camel", omit_defaults=
     service_exports_enabled: bool | None = None
     """Only presence matters: ``None`` if the publisher does not support service exports."""
     endpoint_slices_export_mode: str = ""
-    """Whether endpoints are published as service records (empty), as slices as well, or as slices only."""
+    """Form of the published endpoints: empty for service records; else slices in addition to these, or slices only."""
 
     @property
     def slices_only(self) -> bool:

@@ -22,9 +22,9 @@ _NAME: Final = Syntax(rf"{_LABEL}/{_LABEL}", most=63 + len("/") + 63, meaning="<
 
 
 _STATE: Final = {"identities": "id/", "ip": "default/"}
-"""What Cilium has between the prefix of a kind and the keys of records, in place of the cluster."""
+"""Segment that Cilium puts between the prefix of a kind and the keys of records, in place of the cluster."""
 _COPY: Final = {"identities": "id/"}
-"""What it has after the cluster in the keys of copies."""
+"""Segment after the cluster in the keys of copies."""
 
 
 def base(kind: str, *, cached: bool = False) -> str:

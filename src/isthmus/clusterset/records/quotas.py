@@ -26,7 +26,7 @@ EXPORT_BYTES: Final = 2_048
 IDENTITY_BYTES: Final = 4_096
 """Bytes of an identity record that count as one identity: Cilium's have all labels of a pod."""
 ADDRESS_BYTES: Final = 1_024
-"""Bytes of an address record that count as one address: Cilium's have the named ports of a pod."""
+"""Bytes of an address record that count as one address. Cilium's records include the named ports of a pod."""
 LISTED: Final = 4
 """Memory limit of a list, as a multiple of the admissible bytes: a list also holds records admitted before."""
 

@@ -28,7 +28,7 @@ MAX_CONTENT: Final = 1024 * 1024
 """Bytes that a record may be decompressed to. A thousand endpoints with all fields take 300 kB."""
 MAX_RATIO: Final = 100
 SMALL: Final = 4_096
-"""A record may be decompressed to this, and MAX_RATIO times its size: a list of many costs what it is large."""
+"""A record may be decompressed to this plus MAX_RATIO times its size, so that the cost of a list follows its size."""
 MAX_ENDPOINTS: Final = 1_000
 MAX_PORTS: Final = 100
 MAX_FOR_ZONES: Final = 8
@@ -50,12 +50,12 @@ Endpoint     1 addresses *string, 2 conditions Conditions, 3 hostname string, 6 
 EndpointPort 1 name ?string, 2 protocol string, 3 port int32, 4 appProtocol string
 Slice        1 cluster string, 2 clusterID uint32, 3 namespace string, 4 name string, 5 labels *bytes, 7 addressType string, 8 endpoints *bytes, 9 ports *bytes
 """  # noqa: E501 a table reads better in whole lines
-"""Entries of a slice are bytes in it: they are counted before a message is made of each."""
+"""Entries of a slice are of type bytes, so that they can be counted before each is decoded."""
 
 
 @cache
 def message(name: str) -> Any:
-    """The class of a message of the table. Protobuf is imported with the first slice: few processes meet one."""
+    """The class of a message of the table. Protobuf is imported with the first slice: few processes decode one."""
     return _messages()(name)
 
 
@@ -75,7 +75,7 @@ _NAME: Final = Syntax(
 CONDITIONS: Final = {Condition.READY: (True, True, False), Condition.TERMINATING: (False, True, True)}
 """``ready``, ``serving`` and ``terminating`` of the endpoints that are published."""
 PART_SIZE: Final = 100
-"""Endpoints of a record that we write, on average of a service that has more: a change rewrites one record."""
+"""Average number of endpoints in a record of a larger service. A changed endpoint rewrites one record."""
 
 
 class Decoded(NamedTuple):

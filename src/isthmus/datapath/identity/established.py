@@ -1,4 +1,4 @@
-"""Destroys established TCP connections of pods that a policy forbids: both ends see a reset."""
+"""Destroys established TCP connections of pods that a policy forbids. Both ends receive a reset."""
 
 from __future__ import annotations
 
