@@ -72,6 +72,8 @@ class IdentityTarget:
         self._boot = BootTime(monotonic=clock)
         self._interfaces: Mapping[str, int] = {}
         self._looked = -FRESH
+        self._groups: Mapping[str, int] = {}
+        self._looked_at_groups = -FRESH
         self._policies: dict[ServiceName, int] = {
             ServiceName(name_text(codecs.POLICY.unpack(value)[0])): ID.unpack(key)[0]
             for key, value in maps.items("policies")
@@ -170,8 +172,9 @@ class IdentityTarget:
         return {codecs.SOURCE_KEY.pack(interface, each): value for each in own}
 
     def _host_source(self, row: HostSource) -> dict[bytes, bytes]:
-        group = self._look_at_groups().get(row.uid)
-        if not group:
+        if self._clock() - self._looked_at_groups >= FRESH:
+            self._groups, self._looked_at_groups = self._look_at_groups(), self._clock()
+        if not (group := self._groups.get(row.uid)):
             raise Unresolved(f"{row.pod} has no cgroup with its UID on this node")
         return {CGROUP.pack(group): codecs.HOST_CALLER.pack(group, row.identity, 0)}
 
