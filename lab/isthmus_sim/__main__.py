@@ -27,9 +27,9 @@ SECONDS = 300.0
 def main(arguments: Sequence[str]) -> int:
     """The command; gives its exit code: 1 if an invariant is broken."""
     parser = argparse.ArgumentParser(prog="isthmus_sim", description=__doc__)
-    parser.add_argument("--log", default="critical", help="least severe level of what processes log")
+    parser.add_argument("--log", default="critical", help="least severe level of the processes' log")
     commands = parser.add_subparsers(required=True, dest="command")
-    hunt = commands.add_parser("run", help="stories of new seeds, one after the other")
+    hunt = commands.add_parser("run", help="run stories of new seeds, one after the other")
     hunt.add_argument("--seed", type=int, default=1, help="seed of the first story")
     hunt.add_argument("--stories", type=int, default=0, help="number of stories; 0: as many as there is time for")
     hunt.add_argument("--hours", type=float, default=0.0, help="hours to simulate; 0: no such limit")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     hunt.add_argument("--events", type=int, default=EVENTS, help="events of each story")
     hunt.add_argument("--cases", type=Path, help="directory that failing stories are written to")
     hunt.add_argument("--keep-on", action="store_true", help="go on after a failure")
-    replay = commands.add_parser("replay", help="stories of files")
+    replay = commands.add_parser("replay", help="run the stories of files")
     replay.add_argument("files", type=Path, nargs="+")
     options = parser.parse_args(arguments)
     level = getattr(logging, options.log.upper())

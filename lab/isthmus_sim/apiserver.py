@@ -47,7 +47,7 @@ WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class _Ordered(set[Any]):
-    """A set in order of arrival, so that each run goes through it alike."""
+    """A set in order of arrival, so that each run iterates it in the same order."""
 
     def __init__(self) -> None:
         self._items: dict[Any, None] = {}
@@ -98,7 +98,7 @@ class MemoryStore(Store):
         return Page([objects[key] for key in shown], more, len(keys) - len(shown), revision or self.revision)
 
     async def create(self, resource: str, key: str, body: Object, *, lifetime: int = 0) -> Item | None:
-        """Store a new object; None where the name is taken."""
+        """Store a new object; None if the name is taken."""
         if self.get(resource, key) is not None:
             return None
         item = await self._commit(resource, key, body)
@@ -107,13 +107,13 @@ class MemoryStore(Store):
         return item
 
     async def update(self, item: Item, body: Object, *, lifetime: int = 0) -> Item | None:
-        """Store an object anew; None where it has changed."""
+        """Replace an object; None if it has changed."""
         if self.get(item.resource, item.key) is not item:
             return None
         return await self._commit(item.resource, item.key, body)
 
     async def delete(self, item: Item) -> bool:
-        """Remove an object; False where it has changed."""
+        """Remove an object; False if it has changed."""
         if self.get(item.resource, item.key) is not item:
             return False
         await self._commit(item.resource, item.key, None)
@@ -133,7 +133,7 @@ class MemoryStore(Store):
         self._floor = self.revision
 
     def break_watches(self) -> None:
-        """End every watch with 410, as a server does whose cache was built anew."""
+        """End every watch with 410, as a server does that rebuilt its cache."""
         for subscription in self._subscriptions:
             subscription.fail(Expired("the watch cache was built anew"))
         self._subscriptions.clear()
@@ -155,7 +155,7 @@ class MemoryStore(Store):
 
 
 class ApiServer:
-    """The API server of one cluster, and the controllers that a cluster cannot be without."""
+    """The API server of one cluster, and the controllers that every cluster needs."""
 
     def __init__(self, name: str, network: Network, chance: random.Random, *, services: str) -> None:
         self.name = name
@@ -171,7 +171,7 @@ class ApiServer:
         ready.set()
         self._server = Server(self.api, Nodes(self.api), Tokens(""), ready=ready)
         self.trouble: Counter[int] = Counter()
-        """Codes with which a third of all requests is answered now, by the number of reasons."""
+        """Status codes that a third of all requests gets now, with the number of faults that set each."""
         self.writes: Counter[str] = Counter()
         """Writes by host; those of the Lease are not among them."""
         self.writing: Callable[[Request], None] = lambda request: None
@@ -205,14 +205,14 @@ class ApiServer:
                 return _status(code)
         try:
             response = await self._server.handle(request)  # type: ignore[arg-type]
-        except web.HTTPException as refusal:  # of a group that nobody serves
+        except web.HTTPException as refusal:  # of a group that is not served
             return web.Response(text=refusal.text, status=refusal.status)
         assert isinstance(response, web.Response)
         return response
 
 
 class Request:
-    """What the lab's API server reads of an HTTP request."""
+    """The parts of an HTTP request that the lab's API server reads."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Transport(transport.Transport):
 
 
 class Response:
-    """What the real transport reads of aiohttp's response."""
+    """The parts of aiohttp's response that the real transport reads."""
 
     def __init__(self, status: int, body: bytes, content: _Stream | None = None) -> None:
         self.status = status
@@ -304,7 +304,7 @@ class Response:
         return self._body
 
     def release(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
 
     async def __aenter__(self) -> Response:
         return self

@@ -1,4 +1,4 @@
-"""The clusters of a simulation: an API server, an etcd and the operator's replicas of each, and what befalls them."""
+"""The clusters of a simulation, each with an API server, an etcd and the operator's replicas, and their faults."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Cluster:
         return {self.name, *(path.name for path in self.peers.iterdir())}
 
     def leaders(self) -> list[Process]:
-        """Processes that are at work now."""
+        """Processes that run now."""
         return [
             each.process
             for each in self.replicas.values()
@@ -146,7 +146,7 @@ class Clusters:
     # Ways out of a process: see substitutes.
 
     def connect(self, section: KubernetesSection) -> kube.Client:
-        """A client of an API server, by what stands in place of a kubeconfig."""
+        """A client of an API server, by the text that replaces a kubeconfig."""
         return kube.Client(Transport(self.of(section.kubeconfig).api))
 
     def channel(self, transport: Any, endpoint: str) -> Channel:
@@ -158,7 +158,7 @@ class Clusters:
         process = current()
         self.of(process.host).shown[process] = shown
 
-    # What befalls them.
+    # Faults.
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that belongs to no process."""
@@ -190,7 +190,7 @@ class Clusters:
             replica.task.cancel()
 
     def kill(self, host: str) -> None:
-        """End a replica as SIGKILL does: its connections break, and nothing that it still does reaches anybody."""
+        """End a replica as SIGKILL does: its connections break, and nothing that it still sends arrives."""
         self.resume(host)
         if (replica := self.of(host).replicas.get(host)) is not None:
             replica.process.dead = True
@@ -203,7 +203,7 @@ class Clusters:
             replica.process.paused = True
 
     def resume(self, host: str) -> None:
-        """Let it go on."""
+        """Continue it, as SIGCONT does."""
         replica = self.of(host).replicas.get(host)
         if replica is not None and replica.process.paused:
             replica.process.paused = False

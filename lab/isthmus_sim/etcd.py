@@ -78,14 +78,14 @@ class Etcd:
         self._tokens: dict[str, float] = {}
         self._watchers: list[Watcher] = []
         self.deleted: Callable[[str, int], None] = lambda key, revision: None
-        """Called with each key that is deleted, by whomever."""
+        """Called with each key that is deleted, also by an expired lease."""
         self.writes = 0
         self.clear()
 
     def __repr__(self) -> str:
         return f"<Etcd {self.name}: revision {self.revision}, {len(self._keys)} keys, {len(self._watchers)} watches>"
 
-    # What happens to it.
+    # Faults.
 
     def clear(self) -> None:
         """Lose all data: the store begins again under the same id."""
@@ -317,7 +317,7 @@ class Etcd:
             self._watchers.remove(watcher)
 
     def progress(self) -> Any:
-        """The answer to a request for progress."""
+        """Return the answer to a request for progress."""
         return self._response()
 
     def _commit(self, changes: list[_Change]) -> None:
@@ -345,7 +345,7 @@ class Etcd:
 
 
 class Channel:
-    """What :class:`isthmus.etcd.transport.Transport` has of a gRPC channel, to one etcd over the network."""
+    """The part of a gRPC channel that :class:`isthmus.etcd.transport.Transport` uses, to one etcd over the network."""
 
     def __init__(self, network: Network, etcd: Etcd) -> None:
         self._network = network
@@ -392,7 +392,7 @@ class Channel:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """The connection, made anew if it broke; what ends it is raised as gRPC does."""
+        """The connection, a new one if it broke. Errors are raised as gRPC raises them."""
         if self._connection.broken:
             self._connection = self._network.open(self._process, self._etcd.name)
         try:

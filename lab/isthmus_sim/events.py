@@ -1,4 +1,4 @@
-"""What happens in a story: a list of events, one a line, which people can read, cut and repeat.
+"""The events of a story: a list, one per line, which people can read, shorten and repeat.
 
     12.400 export c1 demo/echo team=red
     15.020 cut c1.a c2.etcd 40
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
     @property
     def lasts(self) -> float:
-        """Seconds until its effect is over by itself."""
+        """Seconds until its effect ends by itself."""
         return float(self.words[-1]) if self.verb in FAULTS and self.verb not in MOMENTARY else 0.0
 
 
@@ -52,7 +52,7 @@ def parse(text: str) -> list[Event]:
 
 
 async def _service(clusters: Clusters, cluster: str, key: str, port: str, form: str) -> None:
-    """Create a Service anew, which may change its type and ports."""
+    """Recreate a Service, possibly with another type and other ports."""
     api, (namespace, name) = clusters[cluster].api, key.split("/")
     await _delete(api, "", "services", key)
     ports = [{"name": "http", "port": int(port), "targetPort": 8080}, {"name": "metrics", "port": 9090}]
@@ -80,7 +80,7 @@ async def _unexport(clusters: Clusters, cluster: str, key: str) -> None:
 
 
 async def _pods(clusters: Clusters, cluster: str, key: str, count: str) -> None:
-    """Have so many ready endpoints behind a Service."""
+    """Set the number of ready endpoints of a Service."""
     api, (namespace, name) = clusters[cluster].api, key.split("/")
     number = cluster.removeprefix("c")
     third = NAMESPACES.index(namespace) * 10 + NAMES.index(name)
@@ -105,7 +105,7 @@ async def _pods(clusters: Clusters, cluster: str, key: str, count: str) -> None:
 
 
 async def _namespace(clusters: Clusters, cluster: str, name: str) -> None:
-    """Delete a namespace with all that is in it, and create it anew; or create it, if it is not there."""
+    """Delete a namespace with its contents and create it again; or create it if it does not exist."""
     api = clusters[cluster].api
     kind = api.kind("", "namespaces")
     try:
@@ -168,7 +168,7 @@ async def _reset(clusters: Clusters, one: str, other: str) -> None:
 
 
 async def _down(clusters: Clusters, server: str, seconds: str) -> None:
-    """Restart a server, which takes so long; an etcd forgets its users' tokens."""
+    """Stop a server for this long and start it again; an etcd forgets its users' tokens."""
     clusters.network.take_down(server, clusters.hosts)
     cluster = clusters.of(server)
     if server == cluster.etcd.name:
@@ -213,7 +213,7 @@ async def _wipe(clusters: Clusters, host: str) -> None:
 
 
 async def _tokens(clusters: Clusters, server: str) -> None:
-    """Have an etcd forget the tokens of its users."""
+    """Make an etcd forget the tokens of its users."""
     clusters.of(server).etcd.expire_tokens()
 
 
@@ -246,7 +246,7 @@ MOMENTARY: Final = frozenset({"reset", "expire", "tokens", "wipe"})
 
 
 async def happen(clusters: Clusters, event: Event) -> None:
-    """Let an event happen. What the API server refuses of people (no namespace, no object) has not happened."""
+    """Carry out an event. A change that the API server refuses (no namespace, no object) has no effect."""
     try:
         await VERBS[event.verb](clusters, *event.words)
     except ApiError as error:
@@ -258,7 +258,7 @@ async def happen(clusters: Clusters, event: Event) -> None:
 
 
 def story(chance: random.Random, names: Sequence[str], *, count: int, seconds: float) -> list[Event]:
-    """So many random events within some seconds, after the Services of all clusters exist.
+    """This many random events within some seconds, after the Services of all clusters exist.
 
     Half of them follow another one at once, in the same cluster: what goes wrong is seldom one thing.
     """
@@ -297,7 +297,7 @@ CHANCES: Final = {
     "tokens": 2,
     "wipe": 1,
 }
-"""How often each verb is, relative to the others."""
+"""Relative frequency of each verb."""
 
 
 def _beginning(chance: random.Random, names: Sequence[str]) -> list[Event]:
@@ -378,7 +378,7 @@ async def _delete(api: ApiServer, group: str, resource: str, key: str) -> None:
 
 
 def begin(cluster: Cluster) -> list[Any]:
-    """What creates the namespaces of a cluster."""
+    """The events that create the namespaces of a cluster."""
     kind = cluster.api.kind("", "namespaces")
     return [
         cluster.api.api.create(kind, "", {"metadata": {"name": name}}, author=PEOPLE)

@@ -15,15 +15,15 @@ from isthmus_sim.apiserver import Request
 from isthmus_sim.clusters import Cluster, Clusters
 
 SETTLED_AFTER: Final = 75.0
-"""Seconds after the last event and fault in which everything has to be as it should: a lease that a dead leader held
+"""Seconds after the last event and fault until everything must have settled: the lease of a dead leader
 ends after 12, and a reconciler that failed often waits for up to 30, as does a restarted task."""
 QUIET: Final = 20.0
 """Seconds at the end of a story in which nothing is written but leases and heartbeats."""
 UNHEALTHY_WITHIN: Final = 10.0
-"""Seconds for which imports may be wrong while every process says that all is well."""
+"""Seconds for which imports may be wrong while every process reports that it is healthy."""
 LONG: Final = 120.0
-"""Seconds for which a service has to be exported without a break before its loss is anybody's fault: longer than any
-fault and the pauses after it, so that no cluster may still have to learn that it was not."""
+"""Seconds for which a service has to be exported without a break before its loss breaks an invariant: longer than any
+fault and the pauses after it, so that every cluster has learned of the export by then."""
 
 
 LEASES: Final = "leases.coordination.k8s.io"
@@ -31,16 +31,16 @@ LEASE: Final = "kube-system/isthmus-operator"
 
 
 class Moment(NamedTuple):
-    """What invariants look at."""
+    """State of the run that invariants check."""
 
     time: float
     clusters: Clusters
     differences: dict[str, list[str]]
-    """By cluster, how its imports differ from what they have to be."""
+    """Differences between actual and expected imports, by cluster."""
 
 
 class Invariant:
-    """One of them. ``at_end`` is called once, when all should have settled; ``always`` each second."""
+    """An invariant. ``at_end`` is called once, when all should have settled; ``always`` each second."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.clusters = clusters
@@ -56,7 +56,7 @@ class Invariant:
 
 
 class ImportsAreEqual(Invariant):
-    """Imports are the merge of what the API servers hold, in every cluster, some time after the last fault."""
+    """In every cluster, imports are the merge of the API servers' contents, some time after the last fault."""
 
     def at_end(self, moment: Moment) -> Iterable[str]:
         """The differences."""
@@ -64,7 +64,7 @@ class ImportsAreEqual(Invariant):
 
 
 class OwnExportsArePublished(Invariant):
-    """The own etcd has a record of each own export at the end, and loses none that was exported all the time."""
+    """The own etcd has a record of each own export at the end, and loses none of a Service that stays exported."""
 
     def __init__(self, clusters: Clusters) -> None:
         super().__init__(clusters)
@@ -121,7 +121,7 @@ class OneLeaderWrites(Invariant):
 
 
 class DerivedServiceKeepsItsAddress(Invariant):
-    """A derived Service is not made anew while its service is exported all the time."""
+    """A derived Service is not recreated while its service stays exported."""
 
     def __init__(self, clusters: Clusters) -> None:
         super().__init__(clusters)
@@ -155,14 +155,14 @@ class DerivedServiceKeepsItsAddress(Invariant):
 
 
 class StatusIsHonest(Invariant):
-    """Some process says that it is not well while imports are wrong for more than ten seconds."""
+    """Some process reports a problem while imports are wrong for more than ten seconds."""
 
     def __init__(self, clusters: Clusters) -> None:
         super().__init__(clusters)
         self._wrong_since: dict[str, float] = {}
 
     def always(self, moment: Moment) -> Iterator[str]:
-        """Imports that are wrong for so long while nobody says so."""
+        """Imports that are wrong for longer than that while no process reports a problem."""
         wrong = {text for texts in moment.differences.values() for text in texts}
         self._wrong_since = {text: self._wrong_since.get(text, moment.time) for text in sorted(wrong)}
         if any(cluster.problems() for cluster in moment.clusters):
@@ -194,10 +194,10 @@ class NothingIsWrittenForNothing(Invariant):
 
 
 class NoTaskFails(Invariant):
-    """No supervised task of a process fails, and no exception is lost: faults are no bugs."""
+    """No supervised task of a process fails, and no exception is lost: code must survive faults."""
 
     def always(self, moment: Moment) -> Iterator[str]:
-        """Failures of tasks so far, with what is known of those that fail now."""
+        """Failures of tasks so far, with the reasons of the present ones."""
         for cluster in moment.clusters:
             for process, shown in cluster.shown.items():
                 if not process.dead:

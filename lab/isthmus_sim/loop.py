@@ -1,4 +1,4 @@
-"""An event loop that owns time: it never waits, and a seed decides what runs first of what is ready.
+"""An event loop that owns time: it never waits, and a seed decides which ready callback runs first.
 
 The clock moves to the next timer when nothing is ready. Of several ready callbacks, those of one owner (a task, a
 future, a transport) keep their order, as asyncio promises; owners are interleaved at random. Callbacks of a paused
@@ -23,7 +23,7 @@ from isthmus_sim.process import PROCESS, Process
 TICK: Final = 1e-6
 """Seconds that pass with each turn, so that code which waits for the clock to move comes to an end."""
 MOST_TURNS: Final = 200_000
-"""Turns within one virtual second, after which something spins."""
+"""Turns within one virtual second, beyond which the run is considered to spin."""
 THREAD: Final = 0.001
 """Seconds that a call in a thread takes."""
 
@@ -55,9 +55,9 @@ class SimTask(asyncio.Task[Any]):
 
 
 class Loop(asyncio.BaseEventLoop):
-    """Run with :meth:`run_until_complete`. ``start`` is the time on the clock at first."""
+    """An event loop for :meth:`run_until_complete`. ``start`` is the first time on its clock."""
 
-    # Private parts of BaseEventLoop and of its handles, which the standard library has no other way to.
+    # Private parts of BaseEventLoop and of its handles, since the standard library has no public ones.
     _ready: deque[Any]
     _scheduled: list[Any]
     _stopping: bool
@@ -69,18 +69,18 @@ class Loop(asyncio.BaseEventLoop):
         self._held: list[Any] = []
         self._second, self._turns = 0, 0
         self.digest = 0
-        """Of the times of all turns: equal for two runs that went alike."""
+        """Digest of the times of all turns, equal for two identical runs."""
         self.errors: list[str] = []
         """Exceptions that nobody handled."""
         self.set_task_factory(_task)
         self.set_exception_handler(self._unhandled)
 
     def time(self) -> float:
-        """Virtual seconds, also those of the clock on the wall."""
+        """Virtual seconds, which the wall clock shows, too."""
         return self._now
 
     def release(self) -> None:
-        """Look again at what was held back, after a process has gone on."""
+        """Take handles that were held back into account again, after a process has been resumed."""
         self._ready.extend(self._held)
         self._held.clear()
 
@@ -158,10 +158,10 @@ class Loop(asyncio.BaseEventLoop):
         raise RealWorld("a selector")
 
     def _write_to_self(self) -> None:
-        """Nothing sleeps that would have to be woken."""
+        """Do nothing: the loop never sleeps."""
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """Refuse: names are not resolved in a simulation."""
+        """Fail: names are not resolved in a simulation."""
         raise RealWorld(f"the address of {host}")
 
     async def create_connection(self, *arguments: Any, **options: Any) -> Any:

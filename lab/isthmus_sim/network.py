@@ -1,4 +1,4 @@
-"""The network between hosts: delay, connections that break, and ways that are cut, one way or both.
+"""The network between hosts: delay, connections that break, and paths that are cut in one direction or both.
 
 A cut way swallows what is sent, as a firewall does; TCP repeats it, so it arrives when the way is open again unless the
 connection has ended meanwhile. A connection belongs to a pair of hosts and has a number that a reset increments.
@@ -15,7 +15,7 @@ from typing import Final
 from isthmus_sim.process import Process
 
 DELAY: Final = (0.0002, 0.004)
-"""Seconds of one way between two hosts, least and most, unless it is slow."""
+"""Least and most seconds from one host to another, unless that path is slow."""
 
 
 class Lost(Exception):  # noqa: N818
@@ -27,7 +27,7 @@ class Refused(Lost):
 
 
 class Network:
-    """All hosts are in it by name."""
+    """A network of hosts, by name."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -42,17 +42,17 @@ class Network:
         return f"<Network, cut {[*+self._cut]}, down {[*+self.down]}>"
 
     def cut(self, source: str, target: str) -> None:
-        """Swallow what ``source`` sends to ``target``, until as many :meth:`heal`."""
+        """Drop what ``source`` sends to ``target``, until :meth:`heal` was called as often."""
         self._cut[source, target] += 1
         self._notify()
 
     def heal(self, source: str, target: str) -> None:
-        """Open the way again."""
+        """Open the path again."""
         self._cut[source, target] -= 1
         self._notify()
 
     def slow(self, source: str, target: str, milliseconds: int) -> None:
-        """Delay a way by this much more; less if negative."""
+        """Add this delay to a path; subtract it if negative."""
         self._slow[source, target] += milliseconds
 
     def reset(self, one: str, other: str) -> None:
@@ -75,7 +75,7 @@ class Network:
         return Connection(self, source, target)
 
     def wake(self) -> None:
-        """Have everybody who waits look again, after a process has died."""
+        """Wake all waiters, after a process has died."""
         self._notify()
 
     def _notify(self) -> None:

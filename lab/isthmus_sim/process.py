@@ -1,4 +1,4 @@
-"""The process that code runs in: in a simulation all share one interpreter, and a context tells them apart."""
+"""The process that code belongs to: all share one interpreter, and a context variable distinguishes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 
 class Process:
-    """One process of a cluster: where it runs, and how it fares."""
+    """A process of a cluster: its host and its state."""
 
     def __init__(self, host: str, pid: int) -> None:
         self.host = host

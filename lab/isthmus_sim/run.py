@@ -1,4 +1,4 @@
-"""One run: clusters, the events of a story, what invariants find. The same seed and events give the same run."""
+"""Run a story: clusters, its events, and the broken invariants. The same seed and events give the same run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START: Final = 2_000_000_000.0
 
 
 class Result(NamedTuple):
-    """What came of a run."""
+    """Result of a run."""
 
     seed: int
     events: Sequence[Event]
@@ -37,7 +37,7 @@ class Result(NamedTuple):
     """Seconds here."""
     writes: int
     digest: int
-    """Equal for two runs that went alike."""
+    """Digest that is equal for two identical runs."""
 
     @property
     def invariants(self) -> frozenset[str]:
@@ -48,13 +48,13 @@ class Result(NamedTuple):
 def run(
     seed: int, story: Sequence[Event], *, names: Sequence[str] = NAMES, level: int = logging.CRITICAL, until: str = ""
 ) -> Result:
-    """Let a story happen, in this thread and in virtual time. ``until``: stop once this invariant is broken."""
+    """Run a story, in this thread and in virtual time. ``until``: stop once this invariant is broken."""
     began = time.perf_counter()
     chance = random.Random(seed)
     SimTask.restart()
     loop = Loop(chance, start=START)
     collecting = gc.isenabled()
-    gc.disable()  # what is collected when depends on what happened before in this interpreter
+    gc.disable()  # the times of collections depend on earlier work of this interpreter
     try:
         with tempfile.TemporaryDirectory(prefix="isthmus-sim-") as folder:
             work = _Run(seed, loop, chance, Path(folder), names)

@@ -1,4 +1,4 @@
-"""Fewer events that still break the same invariant: delta debugging, after Zeller and Hildebrandt."""
+"""Find fewer events that still break the same invariant: delta debugging, after Zeller and Hildebrandt."""
 
 from __future__ import annotations
 

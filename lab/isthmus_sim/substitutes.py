@@ -1,4 +1,4 @@
-"""What is replaced while a simulation runs, and nothing else: clocks, process ids, chance, ways out of a process.
+"""All that a simulation replaces: clocks, process ids, random numbers, and connections out of a process.
 
 Everything of Isthmus that is replaced is named in :func:`installed`. The code under test is loaded once and never
 changed; the names are put back at the end.
@@ -54,7 +54,7 @@ class _Datetime(datetime, metaclass=_Now):
 
 
 class Shown(observing.Shown):
-    """What a process shows of itself, to be read here without a socket."""
+    """The status of a process, read without a socket."""
 
     @property
     def at_work(self) -> bool:
@@ -62,11 +62,11 @@ class Shown(observing.Shown):
         return self._at_work
 
     def failing(self) -> Sequence[TaskFailure]:
-        """Tasks that do not work now."""
+        """Tasks that fail now."""
         return self._tasks.failing()
 
     def unhealthy(self) -> list[str]:
-        """What ``isthmus status`` shows that is not well: problems, warnings, and peers that are not ready."""
+        """Complaints of ``isthmus status``: problems, warnings, and peers that are not ready."""
         db = self._view.db
         rows = db.snapshot().all(CLUSTERS) if CLUSTERS.name in db.tables else ()
         peers = [f"{row.name} is {row.state}" for row in rows if row.state not in ("own", "ready")]
@@ -115,7 +115,7 @@ def installed(
         utime(path, times or (loop.time(), loop.time()), **options)
 
     async def no_memory(**options: Any) -> None:
-        """Gives nothing back: all processes share one heap."""
+        """Do nothing: all processes share one heap."""
         await asyncio.Event().wait()
 
     state = random.getstate()
@@ -129,7 +129,7 @@ def installed(
         stack.enter_context(patch.object(os, "getpid", current_pid))
         stack.enter_context(patch.object(statefile, "write", written))
         stack.enter_context(patch.object(os, "utime", touched))
-        stack.enter_context(patch.object(os, "fsync", lambda descriptor: None))  # no machine fails, but processes
+        stack.enter_context(patch.object(os, "fsync", lambda descriptor: None))  # processes die, machines do not
         stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)))
         for module in _with_datetime():
             stack.enter_context(patch.object(module, "datetime", _Datetime))

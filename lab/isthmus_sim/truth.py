@@ -1,4 +1,4 @@
-"""What imports have to be, from what the API servers hold, written without any code of Isthmus; and what they are.
+"""The expected imports, computed from the API servers' contents without code of Isthmus, and the actual ones.
 
 The rules are those of KEP-1645: the oldest export decides type, affinity and labels, the cluster's name where two are
 of one second; ports are joined, and of two that differ under one name or number the older export's stands.
@@ -25,7 +25,7 @@ Port = tuple[str, int, str]
 
 
 class Seen(NamedTuple):
-    """An import as people see it, but for what is the importing cluster's own: address, order of clusters."""
+    """An import as users see it, without the fields that differ by importing cluster: address, order of clusters."""
 
     type: str
     ports: tuple[Port, ...]
@@ -56,7 +56,7 @@ class _Export(NamedTuple):
 
 
 def exports(cluster: Cluster) -> dict[str, _Export]:
-    """What a cluster exports, by the name of the Service."""
+    """Exports of a cluster, by the name of the Service."""
     store = cluster.api.store
     found = {}
     for mark in store.items(EXPORT):
@@ -70,13 +70,13 @@ def exports(cluster: Cluster) -> dict[str, _Export]:
 
 
 def _lives(cluster: Cluster, name: str) -> bool:
-    """True if the namespace exists and is not about to go."""
+    """True if the namespace exists and is not being deleted."""
     namespace = cluster.api.store.get(NAMESPACE, name.partition("/")[0])
     return namespace is not None and "deletionTimestamp" not in namespace.body["metadata"]
 
 
 def wanted(cluster: Cluster, clusters: Clusters) -> Imports:
-    """What the imports of a cluster have to be."""
+    """The expected imports of a cluster."""
     ranked = _ranked(cluster, clusters)
     views = {each.name: _ranked(each, clusters) for each in clusters if each.name in cluster.linked}
     return {
@@ -138,7 +138,7 @@ def _ready(slice_: Object) -> Iterable[str]:
 
 
 def seen(cluster: Cluster) -> dict[str, Seen]:
-    """The imports of a cluster as they are."""
+    """The actual imports of a cluster."""
     store = cluster.api.store
     behind: dict[str, set[tuple[str, str, tuple[str, ...]]]] = {}
     for item in store.items(SLICE):
@@ -169,7 +169,7 @@ def _ports(ports: Iterable[Object]) -> list[Port]:
 
 
 def differences(cluster: Cluster, clusters: Clusters) -> list[str]:
-    """How imports differ from what they have to be; empty if they do not."""
+    """Differences between actual and expected imports; empty if there are none."""
     want, have = wanted(cluster, clusters), seen(cluster)
     texts = []
     for name in sorted({*want, *have}):

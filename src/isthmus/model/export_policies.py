@@ -73,7 +73,7 @@ class AllowedCallers(Struct, frozen=True, gc=False):
     policy: ServiceName
     scope: Scope
     identities: tuple[tuple[ClusterName, tuple[int, ...]], ...]
-    """By cluster, sorted."""
+    """Numbers of each cluster, sorted."""
 
     @property
     def count(self) -> int:

@@ -108,5 +108,5 @@ class Record(Struct, frozen=True, gc=False):
 
     @property
     def unit(self) -> tuple[str, ServiceName]:
-        """What is computed together: an export, a service's endpoints, an identity."""
+        """Unit of computation: an export, a service's endpoints, an identity."""
         return ("services", self.service) if self.service else (self.kind, self.name)
