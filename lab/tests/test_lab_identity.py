@@ -6,33 +6,16 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from labs.accounts import CALL, ECHO, WEB, policy
 from labs.lab_running import Running, invoked, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.bpf, pytest.mark.slow]
-
-ECHO = Path(__file__).resolve().parents[2] / "examples" / "echo"
-CALL = "curl -s -o /dev/null -w '%{http_code}' --max-time 3 http://echo.demo.svc.clusterset.local"
-WEB = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: web, namespace: demo}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: demo}
-spec:
-  serviceAccountName: web
-  terminationGracePeriodSeconds: 5
-  containers: [{name: client, image: isthmus/client}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +53,6 @@ def answers(lab: Running, cluster: str, pod: str) -> bool:
 
 def codes(lab: Running, cluster: str, pod: str, count: int) -> set[str]:
     return {code(lab, cluster, pod) for _ in range(count)}
-
-
-def policy(lab: Running, **spec: Any) -> None:
-    body = {
-        "apiVersion": "isthmus.io/v1alpha1",
-        "kind": "ExportPolicy",
-        "metadata": {"name": "echo", "namespace": "demo"},
-        "spec": {"target": {"name": "echo"}, **spec},
-    }
-    lab.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body), cluster="c1")
 
 
 def proving(lab: Running, cluster: str) -> dict[str, Any]:

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from labs.accounts import CALL, ECHO, WEB, policy
 from labs.lab_running import Running, invoked, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.needs("envoy")]
-
-ECHO = Path(__file__).resolve().parents[2] / "examples" / "echo"
-CALL = "curl -s -o /dev/null -w '%{http_code}' --max-time 3 http://echo.demo.svc.clusterset.local"
-WEB = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: web, namespace: demo}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: demo}
-spec:
-  serviceAccountName: web
-  terminationGracePeriodSeconds: 5
-  containers: [{name: client, image: isthmus/client}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -55,26 +37,16 @@ def codes(lab: Running) -> tuple[str, str]:
     return code(lab, "client"), code(lab, "web")
 
 
-def policy(lab: Running, *allow: dict[str, str], **spec: Any) -> None:
-    body = {
-        "apiVersion": "isthmus.io/v1alpha1",
-        "kind": "ExportPolicy",
-        "metadata": {"name": "echo", "namespace": "demo"},
-        "spec": {"target": {"name": "echo"}, "allow": list(allow), **spec},
-    }
-    lab.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(body), cluster="c1")
-
-
 def test_an_account_that_a_policy_names_calls_another_island_and_others_do_not(lab: Running) -> None:
-    policy(lab, {"cluster": "c2", "namespace": "demo", "serviceAccount": "web"})
+    policy(lab, allow=[{"cluster": "c2", "namespace": "demo", "serviceAccount": "web"}])
     until(lambda: codes(lab)[0] != "200", what="the refusal of client")
     until(lambda: codes(lab)[1] == "200", what="calls of web")
     assert {codes(lab) for _ in range(5)} == {(code(lab, "client"), "200")}
     words = ["diagnose", "demo/echo", "--from", "demo/client", "--lab", lab.lab.name, "--cluster", "c2"]
     found = " ".join(invoked(words).stdout.split())
     assert "refuse demo/client: ExportPolicy demo/echo does not allow demo/default" in found
-    policy(lab, {"namespace": "demo"})
+    policy(lab, allow=[{"namespace": "demo"}])
     until(lambda: codes(lab) == ("200", "200"), what="calls of the whole namespace")
-    policy(lab, {"serviceAccount": "default"})
+    policy(lab, allow=[{"serviceAccount": "default"}])
     until(lambda: codes(lab)[0] == "200", what="calls of client")
     until(lambda: codes(lab)[1] != "200", what="the refusal of web")
