@@ -16,6 +16,8 @@ LOOK: Final = 0.25
 """Seconds between two looks at the policies and guards."""
 AGAIN: Final = 10.0
 """Seconds between two looks at connections while only addresses and numbers change, some of which arrive late."""
+REST: Final = 9
+"""Pause after a look, as a multiple of its time up to AGAIN: who may write a policy has the agent look at all pods."""
 BY_POLICY: Final = (tables.EXPORT_POLICIES, tables.GUARDS)
 BY_CALLERS: Final = (tables.CALLER_ADDRESSES, tables.IDENTITIES)
 
@@ -40,14 +42,17 @@ class Cutting:
         looked = 0.0
         while True:
             await self._db.until(cuts)
-            snapshot, now = self._db.snapshot(), asyncio.get_running_loop().time()
+            snapshot, now = self._db.snapshot(), self._time()
             followed = (*BY_POLICY, *BY_CALLERS) if now >= looked + AGAIN else BY_POLICY
             revisions = {table.name: snapshot.revision(table) for table in followed}
             if not revisions.items() <= seen.items():
                 seen, looked = seen | revisions, now
                 await self.look(snapshot)
             del snapshot  # held while waiting, it would cost every transaction
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(max(LOOK, min(AGAIN, REST * (self._time() - now))))
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def look(self, snapshot: Snapshot) -> None:
         """Cut what is forbidden now."""
