@@ -26,7 +26,18 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from isthmus.gateway import access_log, accounts, http, tls, udp
-from isthmus.gateway.matching import ALPN, SNI, OnMatch, any_of, by_prefix, by_suffix, by_value, to_chain
+from isthmus.gateway.matching import (
+    ALPN,
+    SNI,
+    OnMatch,
+    by_prefix,
+    by_suffix,
+    by_value,
+    first_of,
+    one_of,
+    to_chain,
+    unless,
+)
 from isthmus.gateway.naming import etcd_sni, health_sni, node_identity, protocol, service_sni, services_suffix
 from isthmus.identity import allow
 from isthmus.mcs.merged import importers
@@ -192,23 +203,29 @@ def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Expo
 
 
 Judge = Callable[[ServiceName, ClusterName], tuple[dict[str, str], ...] | None]
-"""Function of an export and a member to matchers of the callers that it allows; ``None`` if every caller of that member
-is allowed."""
+"""Function of an export and a member to matchers of the callers that it allows, the same tuple for all exports of a
+policy; ``None`` if every caller of that member is allowed."""
 
 
 def judging_accounts(reader: Reader, gateway: GatewaySettings) -> Judge:
     """Return the function that judges the accounts of a member's callers by ExportPolicies."""
     policy_of = allow.judging(reader)
     labels = allow.labels_of(reader) if gateway.policies else {}
+    found: dict[tuple[ServiceName, ClusterName], tuple[dict[str, str], ...] | None] = {}
+
+    def callers(policy: ExportPolicy, member: ClusterName) -> tuple[dict[str, str], ...] | None:
+        allowed = allow.accounts_allowed(policy, member, labels)
+        if allow.EVERY_ACCOUNT in allowed:
+            return None
+        return (*accounts.matchers(protocol(member, gateway.domain), allowed, unproven=not policy.require),)
 
     def judged(export: ServiceName, member: ClusterName) -> tuple[dict[str, str], ...] | None:
         policy = policy_of(export) if gateway.policies else None
         if policy is None or policy.audit:
             return None
-        allowed = allow.accounts_allowed(policy, member, labels)
-        if allow.EVERY_ACCOUNT in allowed:
-            return None
-        return (*accounts.matchers(protocol(member, gateway.domain), allowed, unproven=not policy.require),)
+        if (policy.name, member) not in found:
+            found[policy.name, member] = callers(policy, member)
+        return found[policy.name, member]
 
     return judged
 
@@ -431,10 +448,10 @@ def _choice(gateway: GatewaySettings, ports: Sequence[PortApart], members: Itera
     )
     by_member = {}
     for member in members:
-        by_sni = {port.sni: _judged(port, member) for port in ports}
+        by_sni = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
         by_sni[health] = to_chain(f"health {member}")
         if (chosen := by_value(SNI, by_sni, _services(gateway, to_chain(f"services {member}")))) is not None:
-            by_member[f"'{protocol(member, gateway.domain)}'"] = chosen
+            by_member[f"'{protocol(member, gateway.domain)}'"] = first_of([*_refusals(ports, member)], chosen)
     # By the first protocol: the account of the caller may follow, also where no policy asks for it.
     return by_prefix(ALPN, by_member, by_value(SNI, infrastructure, services) or refused)
 
@@ -446,17 +463,23 @@ def _services(gateway: GatewaySettings, on_match: OnMatch) -> OnMatch:
     )
 
 
-def _judged(port: PortApart, member: ClusterName) -> OnMatch:
-    """Choose the chain of a port for a member's callers.
+def _refusals(ports: Iterable[PortApart], member: ClusterName) -> Iterator[dict[str, Any]]:
+    """Yield entries that refuse a member's callers, before its chains are chosen: one for all ports of a policy.
+
+    In each port's place the callers would be listed again and again: a policy of 64 and a Service of 30 ports made a
+    listener of 42 MB for 50 members.
 
     One that may not call is refused in the handshake. Of HTTP it gets an answer: the node's Envoy takes a connection
     that ends before one for a failure of the gateway, and would pass it over for all callers.
     """
-    chosen = to_chain(_chain_of(port, member))
-    if member not in port.callers or member not in (port.importers or ()):
-        return chosen
-    refused = to_chain(_forbidding(member) if port.speaks == "http" else REFUSED)
-    return any_of(ALPN, port.callers[member], chosen, refused)
+    judged: dict[tuple[int, bool], list[PortApart]] = {}
+    for port in ports:
+        if member in port.callers and member in (port.importers or ()):
+            judged.setdefault((id(port.callers[member]), port.speaks == "http"), []).append(port)
+    for (_, answers), alike in judged.items():
+        called = one_of(SNI, [{"exact": port.sni} for port in alike])
+        refused = to_chain(_forbidding(member) if answers else REFUSED)
+        yield unless(called, one_of(ALPN, alike[0].callers[member]), refused)
 
 
 def _forbidding(member: ClusterName) -> str:

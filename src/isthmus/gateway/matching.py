@@ -6,7 +6,7 @@ that differ, and the matcher is not part of them (Envoy's "Listener discovery se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from isthmus.proxy.messages import packed
@@ -14,6 +14,7 @@ from isthmus.proxy.messages import packed
 INPUTS: Final = "envoy.extensions.matching.common_inputs.network.v3"
 OnMatch = dict[str, Any]
 """An ``OnMatch``: the action of a match."""
+Predicate = dict[str, Any]
 
 
 def _input(kind: str) -> dict[str, Any]:
@@ -46,13 +47,21 @@ def by_prefix(input_: dict[str, Any], matches: Mapping[str, OnMatch], otherwise:
     return {"matcher": {"matcher_tree": tree, "on_no_match": otherwise}}
 
 
-def any_of(input_: dict[str, Any], values: Iterable[dict[str, str]], on_match: OnMatch, otherwise: OnMatch) -> OnMatch:
-    """Match an input by any of these ``StringMatcher``s."""
-    matchers = [
-        {"predicate": {"single_predicate": {"input": input_, "value_match": each}}, "on_match": on_match}
-        for each in values
-    ]
-    return {"matcher": {"matcher_list": {"matchers": matchers}, "on_no_match": otherwise}} if matchers else otherwise
+def one_of(input_: dict[str, Any], values: Sequence[dict[str, str]]) -> Predicate:
+    """Return the predicate that an input matches one of these ``StringMatcher``s, of which there is at least one."""
+    single = [{"single_predicate": {"input": input_, "value_match": each}} for each in values]
+    return {"or_matcher": {"predicate": single}} if len(single) > 1 else single[0]
+
+
+def unless(predicate: Predicate, allowed: Predicate, on_match: OnMatch) -> dict[str, Any]:
+    """Return the entry of a list that acts where the first predicate holds and the second does not."""
+    both = [predicate, {"not_matcher": allowed}]
+    return {"predicate": {"and_matcher": {"predicate": both}}, "on_match": on_match}
+
+
+def first_of(entries: Sequence[dict[str, Any]], otherwise: OnMatch) -> OnMatch:
+    """Act by the first entry that matches."""
+    return {"matcher": {"matcher_list": {"matchers": entries}, "on_no_match": otherwise}} if entries else otherwise
 
 
 def by_suffix(input_: dict[str, Any], suffix: str, on_match: OnMatch, otherwise: OnMatch | None = None) -> OnMatch:
