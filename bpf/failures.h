@@ -482,7 +482,7 @@ static __always_inline void count_success(const struct attempt *attempt)
 	bpf_map_delete_elem(&trials, &attempt->backend);
 }
 
-/* The backend that a connect has left answers after all: that is its success, and a caller's that has another backend. */
+/* A late answer of a backend that a connect has left is a success of that backend, and of the caller that has another one. */
 static __attribute__((noinline)) void count_late_success(const struct unanswered *syn)
 {
 	struct attempt attempt = {

@@ -9,12 +9,12 @@
 #include "failures.h"
 
 #define MIN_SYN_TIMEOUT_MS 20
-#define UNMEASURED_MS 100 /* of a backend without a handshake, in a cluster with some */
+#define UNMEASURED_MS 100 /* for a backend without handshakes, in a cluster with some */
 #define LONGEST_HANDSHAKE 2000000000U
 #define LONGEST_ROUND_TRIP 1000000U
 #define EARLY_MOVES 20 /* in a second on a processor, and a tenth of its connects in the second before */
 
-/* µs. A backend may answer after a minute, and what it teaches holds for all others of the cluster: no more than a second. */
+/* µs: bound of a measured round trip. A backend may answer after a minute, and the value is used for its whole cluster. */
 static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
 {
 	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
@@ -29,7 +29,7 @@ static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
 		*known -= (*known - measured) / 8;
 }
 
-/* ns. Accepts a race: of two that are measured at once one may be lost. */
+/* ns. Accepts a race: of two concurrent measurements one may be lost. */
 static __always_inline void learn_handshake(__u32 backend, __u32 generation, __u64 measured)
 {
 	struct handshake *known = bpf_map_lookup_elem(&handshakes, &backend);
@@ -49,7 +49,7 @@ static __always_inline void learn_handshake(__u32 backend, __u32 generation, __u
 	known->smoothed = smoothed + time / 8 - smoothed / 8;
 }
 
-/* ns within which a connect's backend answers, by its own handshakes; 0: it had none. jiffy: ns. */
+/* ns within which a connect's backend answers, by its own handshakes; 0 if it had none. jiffy: ns. */
 static __always_inline __u64 measured_answer(const struct attempt *attempt, __u64 jiffy)
 {
 	const struct handshake *known = bpf_map_lookup_elem(&handshakes, &attempt->backend);
@@ -59,7 +59,7 @@ static __always_inline __u64 measured_answer(const struct attempt *attempt, __u6
 	return known->smoothed + 4ULL * known->deviation + jiffy;
 }
 
-/* ns: three round trips to the cluster; 0: none was measured. */
+/* ns: three round trips to the cluster; 0 if none was measured. */
 static __always_inline __u64 three_round_trips(const struct attempt *attempt)
 {
 	__u32 cluster = attempt->cluster;
@@ -68,7 +68,7 @@ static __always_inline __u64 three_round_trips(const struct attempt *attempt)
 	return round_trip ? 3000ULL * *round_trip : 0;
 }
 
-/* ns: no backend that answers takes longer. */
+/* ns within which any backend that is alive answers. */
 static __always_inline __u64 answer_time(const struct attempt *attempt)
 {
 	__u64 three = three_round_trips(attempt), own = measured_answer(attempt, 0), least = MIN_SYN_TIMEOUT_MS * NSEC_PER_MSEC;

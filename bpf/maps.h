@@ -111,7 +111,7 @@ enum flow_state {
 	STATE_GIVEN_UP = 4,  /* the application closed the socket before there was an answer */
 	STATE_ENDED = 5,     /* a connection that was established is closed */
 	STATE_REFUSED = 6,   /* a SYN or a datagram to a pod of this node was refused by a policy */
-	STATE_AUDITED = 7,   /* it would have been, and passed */
+	STATE_AUDITED = 7,   /* a policy with audit would have refused it; it passed */
 };
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */
@@ -221,12 +221,12 @@ struct unanswered {
 	__u32 service;
 	__u32 caller; /* attempt.caller */
 	__u16 cluster;
-	__u16 answered; /* it has, and was counted */
+	__u16 answered; /* the answer arrived and was counted */
 };
 
 /* How long a backend takes to answer a SYN, as RFC 6298 has it for segments. */
 struct handshake {
-	__u32 generation; /* the backend's; of another, nothing is known */
+	__u32 generation; /* of the backend; the entry is void for another one */
 	__u32 smoothed;	  /* ns */
 	__u32 deviation;  /* ns */
 	__u32 reserved;

@@ -7,10 +7,10 @@
 #include "records.h"
 #include "sign.h"
 
-/* ns for each record of one pod: 20 a second, so that whoever knocks at it writes no more, and fills no other pod's share. */
+/* ns for each record of one pod: 20 a second, so that its callers write no more, and fill no other pod's share. */
 #define REFUSAL_INTERVAL 50000000
 
-/* packet: as parse() has it, from the pod's side; without what is not known. */
+/* packet: as from parse(), seen from the pod; unknown fields are 0. */
 static __attribute__((noinline)) void record_refusal(const struct segment *packet, const struct guarded *guard, __u32 identity,
 						     __u32 reason)
 {
@@ -24,7 +24,7 @@ static __attribute__((noinline)) void record_refusal(const struct segment *packe
 	if (!record)
 		return;
 	record->time = bpf_ktime_get_ns();
-	record->socket = record->time; /* it has no socket here; they need only differ */
+	record->socket = record->time; /* there is no socket here; records need only differ */
 	copy_address(record->pod, packet->key.peer);
 	record->pod_port = packet->key.peer_port;
 	copy_address(record->called, packet->key.pod);

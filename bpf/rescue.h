@@ -273,7 +273,7 @@ static __always_inline void start_over(struct attempt *attempt, const struct flo
 	attempt->tries = 1;
 	for (int i = 1; i < MAX_TRIED; i++)
 		attempt->tried[i] = 0;
-	bpf_map_delete_elem(&unanswered, forward); /* to which of two SYNs an answer is would not be known */
+	bpf_map_delete_elem(&unanswered, forward); /* an answer could be to either of two SYNs */
 }
 
 /* 0: the connection is moved. An entry may have changed while it was read: then the next backend is taken. */
@@ -321,7 +321,7 @@ static __always_inline bool is_being_answered(const struct attempt *attempt, con
 	       (__s64)(bpf_ktime_get_ns() - READ_ONCE(flow->used)) < ANSWER_UNDER_WAY;
 }
 
-/* Jiffies that the connect has waited for its backend. Of the first choice at most twice the time, where the kernel doubles it. */
+/* Jiffies that the connect has waited for its backend. For the first choice at most twice that, where the kernel doubles it. */
 static __always_inline __u64 waited(const struct attempt *attempt, const struct flow_key *forward, const struct config *cfg,
 				    __u32 repeats, __u32 rto)
 {
@@ -332,7 +332,7 @@ static __always_inline __u64 waited(const struct attempt *attempt, const struct 
 	return (bpf_ktime_get_ns() - READ_ONCE(flow->used)) * cfg->hz / NSEC_PER_SEC + 1; /* one: timers count ticks */
 }
 
-/* True if the backend has had its time: its own, and the configured one where too many connects were moved before that. */
+/* True if the backend's own time is over; the configured one if too many connects were moved before that. */
 static __always_inline bool is_overdue(const struct attempt *attempt, const struct flow_key *forward, __u32 repeats, __u32 rto)
 {
 	__u32 zero = 0;

@@ -15,7 +15,7 @@
 #define BPF_F_PSEUDO_HDR_ 0x10
 #define LONGEST_SYN 1460 /* bytes of data in it (TCP Fast Open) */
 #define URGENT_POINTER 18
-#define OWN_RESET 0x1577 /* no more than a mark: the identifier of our TCP option */
+#define OWN_RESET 0x1577 /* any mark; this is the identifier of our TCP option */
 
 /* What we read of a TCP segment in IPv4 without options or IPv6 without extension headers. */
 struct segment {
@@ -219,7 +219,7 @@ enum answer {
 	ANSWER_MOVED,  /* RST: the connection was moved to another backend */
 };
 
-/* RST of the backend that a connect under way is at. */
+/* Judge the RST of a pending connect's present backend. */
 static __always_inline int refused(struct __sk_buff *skb, const struct flow_key *forward, struct segment *segment)
 {
 	struct bpf_sock *sk = lookup_socket(skb, forward, segment->ipv6), *full;
@@ -335,7 +335,7 @@ static __always_inline void mark_reset(struct __sk_buff *skb, const struct segme
 	bpf_skb_store_bytes(skb, segment->l4 + URGENT_POINTER, &to, sizeof(to), 0);
 }
 
-/* The RST of answer_with_reset, which goes to the backend that it is addressed to. */
+/* True for the RST of answer_with_reset, which goes to the backend that it is addressed to. */
 static __always_inline bool is_own_reset(struct __sk_buff *skb, const struct segment *segment)
 {
 	__be16 mark;
@@ -399,8 +399,8 @@ static __always_inline bool takes_answer(struct __sk_buff *skb, struct segment *
 }
 
 /*
- * Make of a SYN-ACK the RST that answers it (RFC 9293 3.10.7.1), and send that as the pod does. Addresses and ports that
- * change places leave the checksum as it is. Options become padding: a time stamp of the peer's own would be taken for an
+ * Make of a SYN-ACK the RST that answers it (RFC 9293 3.10.7.1), and send it as the pod. Swapped addresses and ports
+ * leave the checksum as it is. Options become padding: a time stamp of the peer's own would be taken for an
  * old segment's (RFC 7323). from_pod knows the RST by its urgent pointer, which means nothing without URG.
  */
 static __attribute__((noinline)) int answer_with_reset(struct __sk_buff *skb, const struct segment *segment)
@@ -438,7 +438,7 @@ static __attribute__((noinline)) int answer_with_reset(struct __sk_buff *skb, co
 	ports[0] = ports[1];
 	ports[1] = to;
 	bpf_skb_store_bytes(skb, segment->l4, ports, sizeof(ports), 0);
-	bpf_l4_csum_replace(skb, sum, old, none, sizeof(old)); /* the other number only changes its place */
+	bpf_l4_csum_replace(skb, sum, old, none, sizeof(old)); /* the other number changes its place alone, which leaves the sum */
 	bpf_skb_store_bytes(skb, segment->l4 + 4, &sequence, sizeof(sequence), 0);
 	bpf_skb_store_bytes(skb, segment->l4 + 8, &none, sizeof(none), 0);
 	to = (word & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
@@ -448,7 +448,7 @@ static __attribute__((noinline)) int answer_with_reset(struct __sk_buff *skb, co
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* True for the answer to a SYN that a connect has left behind. It counts once, as its backend's success; a repeat is one. */
+/* True for the answer to a SYN that a connect has left behind, also a repeated one. It counts once, as its backend's success. */
 static __always_inline bool is_late(struct segment *segment)
 {
 	struct unanswered *found = bpf_map_lookup_elem(&unanswered, &segment->key);
@@ -549,7 +549,7 @@ __walked_once int rescue_to_pod(struct __sk_buff *skb)
 			return from_new_peer(skb, &segment, found);
 		found = bpf_map_lookup_elem(&flows, &segment.key);
 		if (found)
-			return TC_ACT_SHOT; /* of the first choice: what wins was taken by accepted_to_pod */
+			return TC_ACT_SHOT; /* of the first choice: accepted_to_pod has passed an answer that wins */
 	}
 	if (segment.flags & TCP_RST && rescue_is_on() && refused(skb, &segment.key, &segment) == ANSWER_MOVED)
 		spoil(skb, &segment);

@@ -42,7 +42,7 @@ static __always_inline __u32 host_caller(void)
 	return 0;
 }
 
-/* Keep who connects to an address, whose halves these are, in the socket. */
+/* Store the identity of the caller in the socket. upper, lower: halves of the address that it connects to. */
 __walked_once int keep_host_caller(struct bpf_sock_addr *ctx, __u64 upper, __u64 lower)
 {
 	const __be32 address[4] = { upper, upper >> 32, lower, lower >> 32 };
@@ -57,7 +57,7 @@ __walked_once int keep_host_caller(struct bpf_sock_addr *ctx, __u64 upper, __u64
 	return 0;
 }
 
-/* The identity that was kept in a socket; 0: another program's flag has brought this callback, or the connect was not ours. */
+/* The identity that was kept in a socket; 0 if another program's flag caused this callback, or the connect is not ours. */
 static __always_inline __u32 kept_identity(struct bpf_sock_ops *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -94,7 +94,7 @@ static __always_inline void write_host_option(struct bpf_sock_ops *ctx, __u32 id
 	bpf_store_hdr_opt(ctx, &option, sizeof(option), 0);
 }
 
-/* A SYN without room, beside a TFO cookie, MD5 or MP_JOIN, leaves as it is. */
+/* A SYN without room for the option, beside a TFO cookie, MD5 or MP_JOIN, is sent unsigned. */
 __walked_once int sign_for_host(struct bpf_sock_ops *ctx)
 {
 	__u32 op = READ_CTX(ctx, op), flags = READ_CTX(ctx, bpf_sock_ops_cb_flags), identity = kept_identity(ctx);
@@ -115,7 +115,7 @@ __walked_once int sign_for_host(struct bpf_sock_ops *ctx)
 	return 0;
 }
 
-/* Sign what is to be signed. Callbacks after the first come to sockets with the flag alone, which the first sets. */
+/* Sign the SYN of a pod. The first callback sets the flag without which a socket gets no further callbacks. */
 static __always_inline void sign_by_socket(struct bpf_sock_ops *ctx)
 {
 	__u32 op = READ_CTX(ctx, op);

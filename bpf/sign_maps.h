@@ -157,7 +157,7 @@ struct {
 	__type(value, struct host_caller);
 } host_callers SEC(".maps");
 
-/* Identity of the pod in the network of its node that a socket is of, from connect to the SYN. Written by the kernel. */
+/* Socket of a pod in the network of its node → the pod's identity, from connect to the SYN. Written by the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -18,7 +18,7 @@
 #include "refusal_records.h"
 #include "sign.h"
 
-/* No verdicts of the kernel's. */
+/* Not among the kernel's verdicts. */
 #define NOT_READ (-3)
 #define REFUSED (-4)
 #define REFUSED_PROVEN (-5)
@@ -33,7 +33,7 @@
 enum found {
 	FOUND_OTHER,   /* another protocol, or a fragment without ports */
 	FOUND_FIRST,   /* the first bytes of the protocol's header are at l4 */
-	FOUND_UNKNOWN, /* it can be the protocol */
+	FOUND_UNKNOWN, /* it may be the protocol */
 };
 
 static __always_inline bool guards(void)
@@ -175,7 +175,7 @@ static __always_inline __u32 identity_of_address(const __be32 *address)
 	return same_address(found->address, address) ? identity : 0;
 }
 
-/* 0 if the identity of an address is allowed, else enum refusal_reason: that of its packet if the address has none. */
+/* 0 if the identity of an address is allowed, else enum refusal_reason: reason if the address has no identity. */
 static __always_inline int judge_address(const __be32 *address, __u32 policy, int reason, __u32 *identity)
 {
 	struct allowed_key allows = { .policy = policy };
@@ -187,7 +187,7 @@ static __always_inline int judge_address(const __be32 *address, __u32 policy, in
 	return bpf_map_lookup_elem(&allowed, &allows) ? 0 : REFUSAL_NOT_ALLOWED_BY_ADDRESS;
 }
 
-/* False under GUARD_AUDIT, by which it is counted and recorded alone. */
+/* False under GUARD_AUDIT, which only counts and records the packet. */
 static __always_inline bool refuses(const struct segment *packet, const struct guarded *guard, __u32 identity, int reason)
 {
 	count_refusal(guard->policy, identity, reason);
@@ -310,7 +310,7 @@ static __always_inline int verify_by_address(struct __sk_buff *skb, __u8 protoco
 	return reason && refuses(&from, &guard, identity, reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* A datagram to a port that is guarded. It is dropped in silence: its answer is for whom the address names. */
+/* A datagram to a guarded port. A refused one gets no answer, which would go to the owner of a forged address. */
 __walked_once int verify_datagram(struct __sk_buff *skb)
 {
 	struct guarded guard = {};
@@ -348,7 +348,7 @@ __walked_once int verify_syn(struct __sk_buff *skb)
 	return reason == REFUSAL_NOT_ALLOWED ? REFUSED_PROVEN : REFUSED;
 }
 
-/* Not within each other: their stacks and that of a record do not fit beside one another. */
+/* Called one after the other, not nested: their stacks and that of a record would exceed the limit together. */
 static __always_inline int verify_to_pod(struct __sk_buff *skb)
 {
 	int verdict = verify_syn(skb);
