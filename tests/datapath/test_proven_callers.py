@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import socket
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -658,3 +659,20 @@ def test_a_probe_finds_out_whether_proofs_arrive(
     change, state = PATHS[case]
     change(host_signs)
     assert host.calls("path", family.called, PORT) == [{"path": state}]
+
+
+@pytest.mark.needs("nft")
+@pytest.mark.usefixtures("host_signs")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_error_of_a_firewall_on_the_way_says_nothing_of_proofs(node: World, host: Caller, family: Family) -> None:
+    """Of its codes one is "host prohibited", too, by which a proof passed for one that is not valid."""
+    matched = f"ip6 daddr {family.called}" if ":" in family.called else f"ip daddr {family.called}"
+    error = "icmpv6 type admin-prohibited" if ":" in family.called else "icmp type host-prohibited"
+    rule = f"{matched} tcp dport {PORT} reject with {error}"
+    nft = ["ip", "netns", "exec", node.server, "nft"]
+    table = f"table inet wall {{ chain output {{ type filter hook output priority 0; {rule}; }}; }}"
+    subprocess.run([*nft, table], check=True)
+    try:
+        assert host.calls("path", family.called, PORT) == [{"path": ""}]
+    finally:
+        subprocess.run([*nft, "delete", "table", "inet", "wall"], check=True)

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from isthmus import bounds
 from isthmus.identity.paths import Answer, Verdict, judge
 from isthmus.model import tables
 from isthmus.model.hosts import family
@@ -33,6 +34,8 @@ AT_ONCE: Final = 8
 IP_RECVERR, IPV6_RECVERR = 11, 25
 EXTENDED_ERROR: Final = struct.Struct("=I4B")
 """The first fields of struct sock_extended_err of linux/errqueue.h: errno, origin, type, code, padding."""
+SENDER: Final = {socket.AF_INET: slice(20, 24), socket.AF_INET6: slice(24, 40)}
+"""Bytes of the address that has sent the error, which is behind it (SO_EE_OFFENDER)."""
 
 Endpoint = tuple[str, int]
 
@@ -127,12 +130,15 @@ async def probe(address: str, port: int) -> Answer:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.get_running_loop().sock_connect(sock, (address, port))
         except OSError as error:  # TimeoutError is one, without a number
-            return Answer(error.errno or errno.ETIMEDOUT, *_quoted(sock))
+            return Answer(error.errno or errno.ETIMEDOUT, *_quoted(sock, address))
     return Answer()
 
 
-def _quoted(sock: socket.socket) -> tuple[tuple[int, int], bytes]:
-    """Type and code of the ICMP error about a socket's SYN, and the TCP header that it quotes; empty without any."""
+def _quoted(sock: socket.socket, address: str) -> tuple[tuple[int, int], bytes]:
+    """Type and code of the ICMP error about a socket's SYN, and the TCP header that it quotes; empty without any.
+
+    A refusal has the address that was called as its sender. A firewall's error, of any code, has its own.
+    """
     try:
         quoted, ancillary, _, _ = sock.recvmsg(2048, 512, socket.MSG_ERRQUEUE)
     except OSError:
@@ -140,5 +146,6 @@ def _quoted(sock: socket.socket) -> tuple[tuple[int, int], bytes]:
     for level, kind, data in ancillary:
         if (level, kind) in ((socket.IPPROTO_IP, IP_RECVERR), (socket.IPPROTO_IPV6, IPV6_RECVERR)):
             _, _, error_type, code, _ = EXTENDED_ERROR.unpack_from(data)
-            return (error_type, code), quoted
+            if data[SENDER[sock.family]] == bounds.ip(address).packed:
+                return (error_type, code), quoted
     return (0, 0), b""
