@@ -1,21 +1,24 @@
-"""What looks at connections cost a node, on virtual time. What they cut is in tests/datapath/test_proven_callers.py."""
+"""How connections are looked at. What is cut in the kernel is in tests/datapath/test_proven_callers.py."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from isthmus.model import tables
+from isthmus.model.clusters import OwnRanges
 from isthmus.model.export_policies import ExportPolicy
+from isthmus.model.identities import CallerAddress, Identity
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.signing import Guard
 from isthmus.processes.cutting import Cutting
 from isthmus.statedb import Database, Snapshot
 
-pytestmark = pytest.mark.looptime
-
+C2 = ClusterName("c2")
 NAME = ServiceName("demo/echo")
 TABLES = (
     tables.EXPORT_POLICIES,
@@ -36,6 +39,7 @@ class Slow(Cutting):
         await asyncio.sleep(1.0)
 
 
+@pytest.mark.looptime
 async def test_a_policy_that_changes_all_the_time_costs_a_tenth_of_the_time() -> None:
     """Whoever may write one policy had the agent look at the sockets of all pods without a pause."""
     db = Database(*TABLES)
@@ -50,3 +54,44 @@ async def test_a_policy_that_changes_all_the_time_costs_a_tenth_of_the_time() ->
     task.cancel()
     await asyncio.wait([task])
     assert 5 < cutting.looks <= 11
+
+
+class Connections:
+    """A datapath whose pods have these connections, and which lists them in a thread, as the real one."""
+
+    def __init__(self, *there: tuple[str, int, str]) -> None:
+        self.there = set(there)
+
+    def cut(self, forbidden: Callable[[str, int, str], bool]) -> int:
+        ended = {each for each in self.there if forbidden(*each)}
+        self.there -= ended
+        return len(ended)
+
+
+class Watched:
+    """A snapshot, and the threads that have read it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.threads: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.threads.add(threading.get_ident())
+        return getattr(self._snapshot, name)
+
+
+async def test_rows_are_read_by_the_thread_that_writes_them() -> None:
+    """Another one met dicts that changed, and rows of a transaction that was open: it judged by neither state."""
+    db = Database(*TABLES)
+    with db.write() as txn:
+        txn.put(tables.EXPORT_POLICIES, ExportPolicy(name=NAME, cut=True))
+        txn.put(tables.GUARDS, Guard(policy=NAME, address="10.1.0.1", port=80, protocol="TCP", cut=True))
+        txn.put(tables.OWN_RANGES, OwnRanges(ranges=("10.1.0.0/16",)))
+        txn.put(tables.CALLER_ADDRESSES, CallerAddress(C2, "10.2.0.7", 131_372))
+        txn.put(tables.IDENTITIES, Identity(cluster=C2, number=131_372, namespace="demo", service_account="front"))
+    kept = {("10.1.0.1", 80, "10.2.0.8"), ("10.1.0.1", 81, "10.2.0.7")}
+    datapath = Connections(("10.1.0.1", 80, "10.2.0.7"), *kept)
+    cutting, watched = Cutting(db, cast("Any", datapath), ClusterName("c1")), Watched(db.snapshot())
+    await cutting.look(cast("Snapshot", watched))
+    assert (datapath.there, cutting.cut) == (kept, 1)
+    assert watched.threads == {threading.get_ident()}

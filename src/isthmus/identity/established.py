@@ -34,7 +34,7 @@ def forbidden(reader: Reader, cluster: ClusterName) -> Forbidden:
     rows = list(reader.all(OWN_RANGES))
     ranges = tuple(each for row in rows for each in row.ranges)
     machines = {each for row in rows for each in row.addresses}
-    policies = {name: reader.get(EXPORT_POLICIES, name) for name in {*guards.values()}}
+    policies = {name: _lenient(reader.get(EXPORT_POLICIES, name)) for name in {*guards.values()}}
     judged: dict[tuple[str, str], bool] = {}
 
     def judge(address: str, port: int, peer: str) -> bool:
@@ -49,7 +49,12 @@ def forbidden(reader: Reader, cluster: ClusterName) -> Forbidden:
     return judge
 
 
-def _refuses(reader: Reader, policy: ExportPolicy, peer: str, cluster: ClusterName) -> bool:
+def _lenient(policy: ExportPolicy | None) -> ExportPolicy | None:
+    """The policy as if every cluster had the labels that its rules name."""
+    return replace(policy, allow=tuple(replace(rule, labels=()) for rule in policy.allow)) if policy else None
+
+
+def _refuses(reader: Reader, lenient: ExportPolicy, peer: str, cluster: ClusterName) -> bool:
     """True if an address is of one account, of another cluster, that the policy does not allow."""
     addresses = reader.by(CALLER_ADDRESSES, "address", peer)
     if len(addresses) != 1:
@@ -57,5 +62,4 @@ def _refuses(reader: Reader, policy: ExportPolicy, peer: str, cluster: ClusterNa
     identity = reader.get(IDENTITIES, (addresses[0].cluster, addresses[0].number))
     if identity is None or identity.cluster == cluster:
         return False
-    lenient = replace(policy, allow=tuple(replace(rule, labels=()) for rule in policy.allow))
     return not identities_allowed(lenient, (identity,), {}, own=cluster)
