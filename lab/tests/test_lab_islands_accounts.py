@@ -1,4 +1,4 @@
-"""Callers of another island: its nodes pass the accounts of pods along, and the exporter's gateway judges them."""
+"""Callers of another island: its nodes pass the pods' accounts, and the exporter's gateway judges them."""
 
 from __future__ import annotations
 

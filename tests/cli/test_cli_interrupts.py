@@ -84,7 +84,7 @@ def test_no_more_arrives_than_is_read() -> None:
 
 
 def test_a_wait_whose_time_ends_while_it_begins_ends() -> None:
-    """``SimpleQueue.get(timeout=…)`` of CPython 3.11 took time left below zero for none: once in 1,000 here."""
+    """``SimpleQueue.get(timeout=…)`` of CPython 3.11 never ended if its time was over at once: once in 1,000 here."""
 
     def read() -> None:
         for _ in range(4_000):

@@ -1,4 +1,4 @@
-"""Cilium's own reader (1.20.2, built by `make cilium-reader`) reads what we write, and we what it makes of it."""
+"""Cilium's own reader (1.20.2, built by `make cilium-reader`) reads our records, and we read what it encodes."""
 
 from __future__ import annotations
 

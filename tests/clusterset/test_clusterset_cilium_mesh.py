@@ -145,7 +145,7 @@ async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
 
 
 def in_slices(name: ServiceName, *addresses: str) -> list[Record]:
-    """What is published of a service where slices alone are."""
+    """The records of a service where endpoints are published as slices only."""
     there = [Endpoint(address, (Port("http", 8080),)) for address in addresses]
     parts = slices.encode(derived(name), cluster=C2, cluster_id=2, endpoints=there)
     return [records(name)[1], *(Record("endpointslices", part, value, derived(name)) for part, value in parts)]

@@ -35,7 +35,7 @@ RECORDED: dict[str, bytes] = {
         (Path(__file__).parents[1] / "data/cilium/1.20.2-endpointslices.json").read_text()
     ).items()
 }
-"""What Cilium's own encoder wrote (tests/cilium_reader)."""
+"""Recordings of Cilium's own encoder (tests/cilium_reader)."""
 HTTP = Port("http", 8080)
 
 

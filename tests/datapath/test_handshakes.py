@@ -1,4 +1,4 @@
-"""When a connect is moved follows from how long each backend takes to answer, as its handshakes were measured."""
+"""The time after which a connect is moved follows from the measured handshakes of each backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELAY = 0.03
 
 @pytest.fixture
 def datapath(datapath: Datapath) -> Iterator[Datapath]:
-    """One with ``syn_timeout = "auto"``."""
+    """A datapath with ``syn_timeout = "auto"``."""
     [(key, before)] = datapath.maps.items("config")
     raw = CONFIG.named(before)
     changed = CONFIG.encode(**raw | {"flags": raw["flags"] | CONFIG_MEASURED})
@@ -47,7 +47,7 @@ def slow(served: World) -> str:
 
 
 def measured(datapath: Datapath, *, smoothed: int, deviation: int) -> None:
-    """Write what handshakes with each backend that there is have taken (ns)."""
+    """Write the times of handshakes with every backend (ns)."""
     known = [
         (key, codecs.HANDSHAKE.pack(BACKEND.named(value)["generation"], smoothed, deviation, 0))
         for key, value in datapath.maps.items("backends")
@@ -56,7 +56,7 @@ def measured(datapath: Datapath, *, smoothed: int, deviation: int) -> None:
 
 
 def cluster_measured(datapath: Datapath, microseconds: int) -> None:
-    """Write the round trip to each cluster that there is."""
+    """Write the round trip to every cluster."""
     keys = [key for key, _ in datapath.maps.items("clusters")]
     assert datapath.maps.put("round_trips", [(key, ID.pack(microseconds)) for key in keys]) == {}
 
@@ -102,7 +102,7 @@ def test_handshakes_are_measured_by_backend(datapath: Datapath, load: Load) -> N
 
 
 def test_a_far_backend_beside_near_ones_keeps_its_share(rescuing: Datapath, load: Load, slow: str) -> None:
-    """At 60 ms it is slower than the least time-out; what the near ones have taught leaves it 100 ms, then its own."""
+    """At 60 ms it is slower than the least time-out. Measurements of near backends give it 100 ms, later its own do."""
     programmed(rescuing.target(), plan("echo", VIP, group(GOOD[0], slow), ejection=Ejection()))
     cluster_measured(rescuing, 1_000)
     assert load.run(VIP, calls=12, at_once=4).ended == {"ok": 12}
@@ -127,7 +127,7 @@ def test_a_backend_that_became_slower_is_measured_by_its_late_answers(
 
 @pytest.fixture
 def silent(rescuing: Datapath) -> Datapath:
-    """The first choice of each call is silent, and was at 1 ms."""
+    """The first choice of each call is silent, and its earlier handshakes took 1 ms."""
     programmed(rescuing.target(), plan("echo", VIP, group(SILENT), group(GOOD[0], tier=1), ejection=NEVER))
     measured(rescuing, smoothed=MILLISECOND, deviation=0)
     cluster_measured(rescuing, 1_000)

@@ -577,7 +577,7 @@ HELD: Final = 8090
 
 @pytest.fixture(scope="module")
 def holding(node: World, pods: dict[str, str]) -> None:
-    """A server in the called pod that keeps its connections, and a process by which the pod's cgroup is known."""
+    """A server in the called pod that keeps its connections, and a process that is in the pod's cgroup."""
     addresses = [f"[{each}]" if ":" in each else each for each in CALLED]
     node.serve(*(f"{each}:{HELD}" for each in addresses), namespace=pods["called"])
     node.call_from(node.cgroup / "called", namespace=pods["called"])
@@ -635,7 +635,7 @@ def not_allowed(target: IdentityTarget) -> None:
 
 
 def stripped(target: IdentityTarget) -> None:
-    """To the provider it is the same whether the option was removed or never written."""
+    """The provider cannot distinguish a removed option from one that was never written."""
     assert done(target.host_sources.delete(list(target.host_sources.rows.values()))) == {}
 
 

@@ -35,7 +35,7 @@ def slow(served: World) -> None:
 
 @contextmanager
 def waiting(world: World, seconds: float) -> Iterator[Datapath]:
-    """One that rescues after so many seconds: nothing is known of round trips, failures and late answers."""
+    """A datapath that rescues after this many seconds, without measurements, failures and late answers."""
     opened = world.open(syn_timeout=seconds)
     for name in ("round_trips", "failing", "caller_failing", "unanswered"):
         opened.maps.drop(name, [key for key, _ in opened.maps.items(name)])
@@ -92,7 +92,7 @@ FAMILIES = [pytest.param(VIP, SLOW[0], GOOD[0], id="IPv4"), pytest.param(VIP6, S
 
 
 def late(datapath: Datapath) -> int:
-    """Number of backends' answers that came after the connect had left."""
+    """Number of answers that arrived after the connect had left the backend."""
     return sum(row["answered"] for row in view.rows(datapath.maps, "unanswered"))
 
 
@@ -100,7 +100,7 @@ def late(datapath: Datapath) -> int:
 def test_the_late_answer_of_a_backend_that_a_connect_has_left_is_its_success(
     rescuing: Datapath, load: Load, vip: str, slow_backend: str, near: str
 ) -> None:
-    """It was ejected for good: each call to it was moved before it answered, so that nothing was learned of it."""
+    """It stayed ejected: each call to it was moved before it answered, so that its answers were never measured."""
     tiers = group(slow_backend), group(near, tier=1)
     programmed(rescuing.target(), plan("echo", vip, *tiers, ejection=Ejection(3, 600.0, 600.0)))
     result = load.run(vip, calls=4, at_once=4)
@@ -118,7 +118,7 @@ def test_the_late_answer_of_a_backend_that_a_connect_has_left_is_its_success(
 def test_a_backend_that_answers_late_keeps_no_half_open_connection(
     rescuing: Datapath, world: World, vip: str, slow_backend: str, near: str
 ) -> None:
-    """It counts against its backlog, and was there for as long as the moved connection."""
+    """It occupied the backend's backlog for as long as the moved connection lasted."""
     tiers = group(slow_backend), group(near, tier=1)
     programmed(rescuing.target(), plan("echo", vip, *tiers, ejection=NEVER))
     caller = world.call_from(world.cgroup)
@@ -158,7 +158,7 @@ def test_a_backend_that_answers_after_a_minute_teaches_its_cluster_no_more_than_
 def test_a_first_choice_that_won_and_repeats_its_answer_is_not_reset(
     rescuing: Datapath, world: World, load: Load
 ) -> None:
-    """It does so while the pod's acknowledgement is lost, or late."""
+    """A backend repeats it while the pod's acknowledgement is lost or late."""
     lost = f"ip daddr {SLOW[0].partition(':')[0]} tcp flags & (syn|ack) == ack drop"
     table = f"table inet lost {{ chain forward {{ type filter hook forward priority 0; {lost}; }}; }}"
     nft = ["ip", "netns", "exec", world.server, "nft"]

@@ -428,7 +428,7 @@ def test_under_audit_each_row_of_the_matrix_passes_and_is_counted(
 
 
 def known(target: IdentityTarget, identity: int) -> None:
-    """Give the callers' addresses an identity by records, and have guards judge by it."""
+    """Map the callers' addresses to an identity by records, and make guards judge by it."""
     addresses = (CALLER, CALLER + "9", CALLER6, CALLER6 + "9")
     done(target.addresses.update([AddressIdentity(each, identity) for each in addresses]))
     done(target.guards.update([replace(GUARD, require=False), replace(GUARD, protocol="UDP")]))
@@ -564,7 +564,7 @@ def test_a_rotation_of_keys_loses_no_call(
 def test_a_rotation_of_the_clusters_own_pairs_loses_no_call(
     signing: IdentityTarget, guarding: IdentityTarget, leave: TestRun, enter: TestRun
 ) -> None:
-    """Both announce another pair on one day, and their nodes go on to it at one midnight, by clocks a minute apart."""
+    """Both publish their next pair on one day, and nodes switch at the same midnight, by clocks a minute apart."""
     caller, called = ClusterName("c7"), ClusterName("c3")
     announced = 1_795_780_800.0
     private = {name: schedule.new(announced).begun(announced) for name in (caller, called)}

@@ -1,4 +1,4 @@
-"""Accounts of calling pods: what a node passes, and whom a gateway's matcher lets in by it."""
+"""Accounts of calling pods: which a node passes, and which callers a gateway's matcher accepts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pod(name: str, *addresses: str, account: str = "web", **fields: Any) -> Pod:
 
 
 def passed(*pods: Pod) -> dict[str, str]:
-    """What a node passes of each address."""
+    """The protocol that a node passes for each address."""
     row = accounts.config(C2, "island c2", OWN, pods)
     assert problem(MESSAGES["extension"], row.body) == ""
     config = unpacked(message(MESSAGES["extension"]).FromString(row.body).typed_config)

@@ -47,7 +47,7 @@ def put(world: Islands, *allow: Allow, **fields: Any) -> None:
 
 
 async def answer_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that is content as long as requests have nothing of the caller's account."""
+    """A server that checks that requests contain nothing of the caller's account."""
     while head := await reader.readuntil(b"\r\n\r\n"):
         status = b"500 Seen" if b"isthmus-caller" in head else b"200 OK"
         writer.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\n\r\n" % status)
@@ -55,7 +55,7 @@ async def answer_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def exported(world: Islands, *, http: bool) -> tuple[Pod, tuple[str, int]]:
-    """A pod behind an export of c2, and where a pod of c1 calls it."""
+    """A pod behind an export of c2, and the address at which a pod of c1 calls it."""
     target = await (world.pod(answer_http) if http else world.pod())
     world.export(ECHO, target, ports=(Port("", 80, app_protocol="http" if http else ""),))
     world.imported(ECHO, app_protocol="http" if http else "")
@@ -63,7 +63,7 @@ async def exported(world: Islands, *, http: bool) -> tuple[Pod, tuple[str, int]]
 
 
 async def got(at: tuple[str, int], source: str, sent: bytes = b"") -> bytes:
-    """The first bytes that a call from an address is answered by; empty if it is refused."""
+    """The first bytes of the answer to a call from an address; empty if it is refused."""
     reader, writer = await asyncio.open_connection(*at, local_addr=(source, 0))
     try:
         writer.write(sent)

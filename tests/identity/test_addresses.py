@@ -1,4 +1,4 @@
-"""By which addresses a node's guards may judge callers: none unless a guard does, and never one of two clusters."""
+"""Addresses by which a node's guards may judge callers: none unless a guard does, and never one of two clusters."""
 
 from __future__ import annotations
 

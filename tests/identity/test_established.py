@@ -1,4 +1,4 @@
-"""Which established connections a policy cuts: those of known accounts that it does not allow, and no others."""
+"""A policy cuts the established connections of known accounts that it does not allow, and no others."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_no_record_says_is_not_cut() -> None:
 
 @pytest.mark.parametrize("table", [OWN_RANGES, GUARDS, CALLER_ADDRESSES], ids=lambda table: table.name)
 def test_nothing_is_cut_by_an_agent_that_starts_before_all_is_read(table: Any) -> None:
-    """Until then an address of two clusters passes for one of the first, and healthy calls were cut."""
+    """Until then an address of two clusters counts as the first one's, and allowed calls were cut."""
     db = Database(*TABLES.values())
     reading = db.initializer(table, "c3")
     with db.write() as txn:

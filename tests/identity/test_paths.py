@@ -1,4 +1,4 @@
-"""What the answer to a probe says of the path to another cluster."""
+"""Judgement of the path to another cluster by the answer to a probe."""
 
 from __future__ import annotations
 

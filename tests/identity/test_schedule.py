@@ -22,7 +22,7 @@ QUARTER = 90.0 * DAY
 
 
 class Cluster:
-    """A cluster's keys, what it last read of its peer's, and the file that its nodes have."""
+    """A cluster's keys, those that it last read of its peer, and the file that its nodes have."""
 
     def __init__(self, own: ClusterName, peer: ClusterName, now: float) -> None:
         self.own, self.peer = own, peer
@@ -31,13 +31,13 @@ class Cluster:
         self.nodes = EpochKeys()
 
     def keep(self, now: float, *, begins: bool = False) -> None:
-        """What isthmus keys does to the own pair, every 10 s."""
+        """Renew the own pair, as ``isthmus keys`` does every 10 s."""
         self.private = schedule.decode(schedule.encode(self.private.settled(now)))
         if begins:
             self.private = self.private.begun(now)
 
     def look(self, other: Cluster, now: float) -> None:
-        """What isthmus keys does with the peer's, every 30 s."""
+        """Read the peer's keys, as ``isthmus keys`` does every 30 s."""
         self.read = other.private.public()
         pair = pairs.pair(self.private, self.read, own=self.own, peer=self.peer, now=now)
         self.nodes.update({str(self.peer): pairs.encode(pair)})
@@ -72,7 +72,7 @@ def is_verified(cluster: Cluster, call: Call, now: float) -> bool:
     skew=st.floats(-60, 60),
 )
 def test_no_call_is_refused_while_both_clusters_replace_their_pairs(begins: list[int], late: int, skew: float) -> None:
-    """Each begins at some time of a day, and the other one cannot read it for up to two days after that."""
+    """Each publishes at some time of a day, and the other one cannot read it for up to two days after that."""
     one, other = Cluster(C1, C2, MIDNIGHT), Cluster(C2, C1, MIDNIGHT)
     one.look(other, MIDNIGHT)
     other.look(one, MIDNIGHT)

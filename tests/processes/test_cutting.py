@@ -1,4 +1,4 @@
-"""How connections are looked at. What is cut in the kernel is in tests/datapath/test_proven_callers.py."""
+"""The times of looks at a node's connections, and their cost. test_proven_callers.py tests what they cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Slow(Cutting):
 
 @pytest.mark.looptime
 async def test_a_policy_that_changes_all_the_time_costs_a_tenth_of_the_time() -> None:
-    """Whoever may write one policy had the agent look at the sockets of all pods without a pause."""
+    """A tenant with one policy made the agent look at the sockets of all pods without a pause."""
     db = Database(*TABLES)
     cutting = Slow(db, cast("Any", None), ClusterName("c1"))
     with db.write() as txn:

@@ -133,7 +133,7 @@ async def test_envoy_calls_a_policys_target_by_tls_and_fails_calls_whose_certifi
     assert seen
 
     async def answer(*, after: BackendTls | Authority) -> int:
-        """The status once Envoy calls by what has changed."""
+        """The status once Envoy uses the changed configuration."""
         rows.put(BACKEND_TLS if isinstance(after, BackendTls) else AUTHORITIES, after)
         want = 200 if after in good else 503
         async with asyncio.timeout(60):
@@ -313,7 +313,7 @@ class ConfigMaps:
 
 
 async def test_a_change_of_a_policy_reads_the_config_maps_that_it_newly_names_and_no_other(tmp_path: Path) -> None:
-    """Whoever may write policies decides how often they change, and every node reads."""
+    """Tenants decide how often policies change, and every node reads."""
     _, row = ca(tmp_path)
     db, server = Database(BACKEND_TLS, AUTHORITIES), ConfigMaps(ca=row.certificates, second=row.certificates)
     reading = asyncio.create_task(Authorities(db, server).run())  # type: ignore[arg-type]

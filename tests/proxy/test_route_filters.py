@@ -39,7 +39,7 @@ def session(text: str, backends: str = ONE_BACKEND) -> str:
 
 
 def allowed(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of an answer that are CORS's, without their common prefix and without spaces."""
+    """The CORS headers of an answer, without their common prefix and without spaces."""
     prefix = "access-control-"
     named = {name.lower(): value for name, value in headers.items()}
     return {name.removeprefix(prefix): each.replace(" ", "") for name, each in named.items() if prefix in name}

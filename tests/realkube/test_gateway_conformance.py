@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def test_a_service_import_is_a_backend_of_a_route(tmp_path: Path) -> None:
-    """A test in the suite's style, which has none of ServiceImports (gateway-api#4789)."""
+    """A test in the style of the suite, which has none for ServiceImports (gateway-api#4789)."""
     with conformance.lab() as lab:
         output = conformance.run_imports(lab, tmp_path)
     assert conformance.results(output) == {"MeshServiceImport": "PASS"}, conformance.failures(output)

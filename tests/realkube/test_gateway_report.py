@@ -1,4 +1,4 @@
-"""`make conformance` publishes a report if all that it claims passed, and leaves the published one otherwise."""
+"""`make conformance` publishes a report if everything that it claims passed, and keeps the published one otherwise."""
 
 from __future__ import annotations
 

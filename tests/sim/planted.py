@@ -1,4 +1,4 @@
-"""Five defects, chosen before the simulator ran on any of them, and the story that finds each.
+"""Plants five defects, chosen before the simulator ran on any of them, and searches a story that finds each.
 
     PYTHONHASHSEED=0 python tests/sim/planted.py [STORIES]
 
@@ -64,7 +64,7 @@ def nothing_is_pruned() -> Iterator[None]:
 
 @contextmanager
 def lists_are_not_read_again() -> Iterator[None]:
-    """A peer's records are watched on after a break, from a revision of what may be another store."""
+    """After a break the watch of a peer's records continues from a revision that may be another store's."""
     original = GatedStore.watch
 
     async def watch(self: GatedStore, revision: str) -> Any:
@@ -78,7 +78,7 @@ def lists_are_not_read_again() -> Iterator[None]:
 
 @contextmanager
 def trouble_is_hidden() -> Iterator[None]:
-    """The publisher does not say that it cannot publish."""
+    """The publisher reports no problem when it cannot publish."""
     with patch.object(Publisher, "problems", lambda self: ()):
         yield
 

@@ -1,4 +1,4 @@
-"""The simulator: it repeats what it did, it finds what is planted, and stories that failed once hold now."""
+"""The simulator repeats a run exactly, finds planted defects, and replays stories that failed once."""
 
 from __future__ import annotations
 

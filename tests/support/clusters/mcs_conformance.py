@@ -22,7 +22,7 @@ from isthmus_lab.layout import Lab
 
 PUBLISHED: Final = Path(__file__).resolve().parents[3] / "docs" / "mcs-api-conformance.yaml"
 SECONDS: Final = 1200
-"""All of the suite at most; it takes 250 on two busy cores."""
+"""Seconds at most for the whole suite; it takes 250 on two busy cores."""
 
 
 def run(suite: Path) -> tuple[dict[str, Any], str]:

@@ -28,7 +28,7 @@ def family(host: str) -> socket.AddressFamily:
 
 
 def path(host: str, port: int) -> dict[str, Any]:
-    """What a probe of the path to an address comes to."""
+    """Verdict of a probe of the path to an address."""
     verdict = judge(asyncio.run(probe(host, port)))
     return {"path": verdict.state if verdict else ""}
 

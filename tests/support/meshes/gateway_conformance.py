@@ -102,7 +102,7 @@ def run(running: Running, directory: Path) -> tuple[dict[str, Any], str]:
 
 
 def run_imports(running: Running, directory: Path) -> str:
-    """What our own test of ServiceImports as backends printed, which the suite lacks (gateway-api#4789)."""
+    """Output of our own test of ServiceImports as backends, which the suite lacks (gateway-api#4789)."""
     return _run(
         running,
         directory,

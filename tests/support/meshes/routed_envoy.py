@@ -24,7 +24,7 @@ class Both(NamedTuple):
         self.rows.service(name, f"127.0.0.1:{await self.envoy.backend(text, **more)}")
 
     async def answers(self, want: str, path: str = "/", service: str = "demo/echo") -> int:
-        """The listener's port, once a call has that answer."""
+        """Return the listener's port, once a call gets that answer."""
         port = self.rows.listener_port(service)
         await self.envoy.until(port, (200, want), path)
         return port
