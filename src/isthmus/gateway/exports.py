@@ -466,11 +466,11 @@ def _services(gateway: GatewaySettings, on_match: OnMatch) -> OnMatch:
 def _refusals(ports: Iterable[PortApart], member: ClusterName) -> Iterator[dict[str, Any]]:
     """Yield entries that refuse a member's callers, before its chains are chosen: one for all ports of a policy.
 
-    In each port's place the callers would be listed again and again: a policy of 64 and a Service of 30 ports made a
-    listener of 42 MB for 50 members.
+    Repeated for each port, the list of callers is large: a policy of 64 and a Service of 30 ports made a listener of
+    42 MB for 50 members.
 
-    One that may not call is refused in the handshake. Of HTTP it gets an answer: the node's Envoy takes a connection
-    that ends before one for a failure of the gateway, and would pass it over for all callers.
+    The handshake refuses a caller by TCP. A caller by HTTP gets an answer: if its connection ended without one, the
+    node's Envoy would count a failure of the gateway, and eject it for all callers.
     """
     judged: dict[tuple[int, bool], list[PortApart]] = {}
     for port in ports:

@@ -24,7 +24,7 @@ Forbidden = Callable[[str, int, str], bool]
 
 
 def cuts(reader: Reader) -> bool:
-    """True if a guard of this node cuts connections, and each source has been read: an address may be two clusters'."""
+    """True if a guard of this node cuts connections, and every source has been read: an address may have two."""
     return bool(reader.by(GUARDS, "cut", True)) and reader.initialized(OWN_RANGES, GUARDS, CALLER_ADDRESSES)
 
 

@@ -17,7 +17,7 @@ LOOK: Final = 0.25
 AGAIN: Final = 10.0
 """Seconds between two looks at connections while only addresses and numbers change, some of which arrive late."""
 REST: Final = 9
-"""Pause after a look, as a multiple of its time up to AGAIN: who may write a policy has the agent look at all pods."""
+"""Pause after a look, as a multiple of its time up to AGAIN: a tenant's policy makes the agent look at all pods."""
 BY_POLICY: Final = (tables.EXPORT_POLICIES, tables.GUARDS)
 BY_CALLERS: Final = (tables.CALLER_ADDRESSES, tables.IDENTITIES)
 

@@ -35,7 +35,7 @@ IP_RECVERR, IPV6_RECVERR = 11, 25
 EXTENDED_ERROR: Final = struct.Struct("=I4B")
 """The first fields of struct sock_extended_err of linux/errqueue.h: errno, origin, type, code, padding."""
 SENDER: Final = {socket.AF_INET: slice(20, 24), socket.AF_INET6: slice(24, 40)}
-"""Bytes of the address that has sent the error, which is behind it (SO_EE_OFFENDER)."""
+"""Bytes of the address of the error's sender, which follows the error (SO_EE_OFFENDER)."""
 
 Endpoint = tuple[str, int]
 

@@ -28,10 +28,10 @@ WILDCARD: Final = Syntax(r"(\*\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", most=MAX_NAME
 URI: Final = Syntax(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", most=MAX_NAME, meaning="a URI")
 KEY: Final = "ca.crt"
 READ_EVERY: Final = 60.0
-"""Seconds between reads of the ConfigMaps, as a kubelet reads those of its pods; those newly named, at once."""
+"""Seconds between reads of a ConfigMap, as a kubelet reads those of its pods. A newly named one is read at once."""
 OFTEN: Final = 60
-"""ConfigMaps that are read so often; more are read less often, since every node reads what whoever writes policies
-names."""
+"""Number of ConfigMaps up to which each is read that often; more are read less often, since tenants name them and every
+node reads."""
 
 log = logs.get("sources")
 
