@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -18,10 +19,10 @@ from peers.etcd_server import free_ports
 
 from isthmus import statefile
 from isthmus.clusterset.peers import sinks
-from isthmus.clusterset.peers.cache import VERSION, Cache
+from isthmus.clusterset.peers.cache import VERSION, Cache, Memory
 from isthmus.clusterset.peers.timings import FollowerTimings
 from isthmus.clusterset.records.admission import Admission
-from isthmus.clusterset.records.forms import admitted
+from isthmus.clusterset.records.forms import ROWS, Forms, admitted
 from isthmus.clusterset.records.identity import ClusterConfig, Description
 from isthmus.etcd import Session
 from isthmus.model import tables
@@ -29,11 +30,13 @@ from isthmus.model.chunked import Chunked
 from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
+from isthmus.statedb import Database
 
 C2 = ClusterName("c2")
 QUICK = FollowerTimings(look_every=0.05, save_after=0.01, touch_every=0.05)
 HURRIED = FollowerTimings(look_every=0.05, restore_after=0.0)
 """What was kept is taken in before a peer can have answered."""
+FORMS: Forms = {"serviceexports": ROWS["serviceexports"], "services": ROWS["services"]}
 
 
 async def remember(etcd: Session, peers: Peers, state: Path) -> None:
@@ -93,6 +96,22 @@ async def test_the_lifetime_counts_from_when_the_peer_was_last_reached(
         assert seen.exports() == ["c2:demo/echo"]
 
 
+async def test_old_records_of_callers_let_no_endpoint_lapse(etcd: Session, peers: Peers, tmp_path: Path) -> None:
+    """They are of the time before identities were disabled."""
+    await remember(etcd, peers, tmp_path / "state")
+    cache = Cache(str(tmp_path / "state"))
+    known = cache.load("services", C2)
+    assert known is not None
+    assert cache.save("ip", C2, known.config, [])
+    os.utime(tmp_path / "state" / "ip" / "c2.json", (time.time() - 7200,) * 2)
+    db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS, tables.CALLER_ADDRESSES, tables.FAULTS)
+    kinds = ("serviceexports", "services", "ip")
+    async with following(peers, state=tmp_path / "state", kinds=kinds, lifetime=600, timings=QUICK, db=db) as seen:
+        row = await seen.state("c2", "stale")
+        assert "7200" not in row.reason
+        assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
+
+
 async def test_a_peer_that_is_connected_stays_fresh_on_disk(etcd: Session, peers: Peers, tmp_path: Path) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2)
@@ -103,6 +122,23 @@ async def test_a_peer_that_is_connected_stays_fresh_on_disk(etcd: Session, peers
         await seen.until_true(file.exists)
         os.utime(file, (1, 1))
         await seen.until_true(lambda: (known := cache.load("services", C2)) is not None and known.age < 10)
+
+
+@pytest.mark.looptime
+async def test_changes_of_one_kind_do_not_keep_the_files_of_others_from_being_confirmed(tmp_path: Path) -> None:
+    """Endpoints change every few seconds: exports that never do were as old as the process after its restart."""
+    cache, old = Cache(str(tmp_path)), time.time() - 7200
+    assert cache.save("serviceexports", C2, ClusterConfig(2), [])
+    os.utime(tmp_path / "serviceexports" / "c2.json", (old, old))
+    memory = Memory(Database(tables.EXPORTS, tables.ENDPOINT_SETS), cache, C2, forms=FORMS, timings=FollowerTimings())
+    saving = asyncio.create_task(memory.run(fresh=lambda: True))
+    for _ in range(30):
+        memory.note(ClusterConfig(2), "services", None)
+        await asyncio.sleep(5)
+    saving.cancel()
+    known = cache.load("serviceexports", C2)
+    assert known is not None
+    assert known.age < 3600
 
 
 async def test_a_peer_that_leaves_is_forgotten(etcd: Session, peers: Peers, tmp_path: Path) -> None:

@@ -224,18 +224,20 @@ class Memory:
 
     async def run(self, *, fresh: Callable[[], bool]) -> None:
         """Save changed rows until cancelled; ``fresh`` returns True while the peer is connected."""
+        touched = asyncio.get_running_loop().time()
         try:
             while True:
                 try:
-                    async with asyncio.timeout(self._timings.touch_every):
+                    async with asyncio.timeout_at(touched + self._timings.touch_every):
                         await self._news.wait()
+                        await asyncio.sleep(self._timings.save_after)
                 except TimeoutError:
+                    touched = asyncio.get_running_loop().time()
                     self._save()  # retry failed writes
                     for kind in self._forms.keys() - self._unsaved.keys() if fresh() else ():
                         self._cache.touch(kind, self._cluster)
-                    continue
-                await asyncio.sleep(self._timings.save_after)
-                self._save()
+                else:
+                    self._save()
         finally:
             self._save()
 

@@ -138,7 +138,9 @@ class PeerRecord:
             self.memory.set_aside("its records cannot be taken in")
 
     def _restore(self, states: Mapping[RecordKind, Known]) -> None:
-        age, admission = max(state.age for state in states.values()), self.admission()
+        # Callers may have been read long ago, or never since identities were enabled again: no endpoint lapses by that.
+        required = [state for kind, state in states.items() if kind not in record_forms.OPTIONAL]
+        age, admission = max(state.age for state in required or states.values()), self.admission()
         if self.facts.config is None:
             # A session may be waiting for a configuration: one equal to the restored one would not end that wait.
             self.follow_anew.set()
