@@ -35,8 +35,9 @@ async def cluster(kube_apiserver: KubeApiServer, tmp_path: Path) -> AsyncIterato
         await made.mount("isthmus-etcd-server", "isthmus-etcd-operator")
         made.etcd.start()
         operator = made.start("operator")
-        for each in (keys, operator):  # an etcd whose users are half made has no authentication yet
+        for each in (keys, operator):
             await until(lambda: _ready(each), "a ready process")  # noqa: B023
+        await until(lambda: _authenticates(made), "an etcd that knows its users")
         keys.process.kill()
         keys.process.wait()
         yield made
@@ -46,14 +47,28 @@ async def _ready(process: object) -> bool:
     return bool(process.ready)  # type: ignore[attr-defined]
 
 
-async def fill(cluster: KeptCluster) -> None:
-    """Overwrite one key as the operator may, until the etcd refuses writes."""
+def as_operator(cluster: KeptCluster) -> Session:
     mount = cluster.mounts / "isthmus-etcd-operator"
     tls = Tls(*(str(mount / name) for name in ("ca.crt", "operator.crt", "operator.key")))
     user = Credentials("operator", (mount / "operator.password").read_text())
+    return Session([cluster.etcd.endpoint], tls=tls, credentials=user)
+
+
+async def _authenticates(cluster: KeptCluster) -> bool:
+    """True if the users are made: while they are half made, processes work without them."""
+    try:
+        async with as_operator(cluster) as session:
+            await session.get("cilium/.heartbeat")
+    except (EtcdError, Transient):
+        return False
+    return True
+
+
+async def fill(cluster: KeptCluster) -> None:
+    """Overwrite one key as the operator may, until the etcd refuses writes."""
 
     async def overwrite() -> None:
-        async with Session([cluster.etcd.endpoint], tls=tls, credentials=user) as session:
+        async with as_operator(cluster) as session:
             for number in range(200):
                 await session.put("cilium/.heartbeat", bytes([number]) * (256 << 10))
 
