@@ -72,7 +72,7 @@ class Pods:
 
     def _listed(self, db: Database, cluster: ClusterName) -> list[Stall]:
         cgroup = self.callers if cluster == C1 else self.servers
-        return stalled.stalled(db.snapshot(), cgroup, cluster=cluster, now=time.time())
+        return stalled.stalled(stalled.ends(db.snapshot(), cluster), cgroup, now=time.time())
 
 
 @pytest.fixture

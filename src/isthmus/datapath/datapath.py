@@ -254,9 +254,10 @@ class Datapath:
         """Closes connections to drained backends; run its ``run()`` as a task."""
         return DrainedSockets(self.maps, self._cgroup, db, grace=self._grace, moves=self._moves)
 
-    def stalled(self, snapshot: Snapshot, cluster: ClusterName) -> list[Stall]:
+    async def stalled(self, snapshot: Snapshot, cluster: ClusterName) -> list[Stall]:
         """Stalled connections of this node's pods; ``cluster``: the own one. Some milliseconds for each pod."""
-        return stalled.stalled(snapshot, self._cgroup, cluster=cluster, now=time.time())
+        known = stalled.ends(snapshot, cluster)
+        return await asyncio.to_thread(stalled.stalled, known, self._cgroup, now=time.time())
 
     def program_fd(self, name: str) -> int:
         """Descriptor of a program that is not attached to the cgroup; owned by the datapath, not the caller."""

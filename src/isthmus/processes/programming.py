@@ -176,7 +176,7 @@ class Programming:
         if self._parts is None:
             return []
         own = ClusterName(self._config.cluster.name)
-        rows = await asyncio.to_thread(self._parts.datapath.stalled, self._db.snapshot(), own)
+        rows = await self._parts.datapath.stalled(self._db.snapshot(), own)
         return [msgspec.to_builtins(row) for row in rows]
 
     def families(self, prefix: str) -> list[Metric]:

@@ -50,6 +50,13 @@ class End(NamedTuple):
     cluster: ClusterName
 
 
+class Ends(NamedTuple):
+    """Backends and gateways by address and port: those that connections go to, and the own cluster's, which answer."""
+
+    called: Mapping[Peer, list[End]]
+    answering: Mapping[Peer, list[End]]
+
+
 def only_large_lost(progress: Progress) -> bool:
     """True if a stalled connection's large segments are lost, and small ones are acknowledged.
 
@@ -67,15 +74,22 @@ def is_stalled(progress: Progress) -> bool:
     return progress.timeouts >= (TIMEOUTS_BY_SIZE if by_size else TIMEOUTS)
 
 
-def stalled(snapshot: Snapshot, cgroup: Path, *, cluster: ClusterName, now: float) -> list[Stall]:
+def ends(snapshot: Snapshot, cluster: ClusterName) -> Ends:
+    """The ends that connections of services have; ``cluster``: the own one, whose backends are those that answer.
+
+    For the thread that writes the tables: a snapshot is not to be read beside it.
+    """
+    return Ends(_called(snapshot), _answering(snapshot, cluster))
+
+
+def stalled(known: Ends, cgroup: Path, *, now: float) -> list[Stall]:
     """Stalled connections of the pods below a cgroup with backends of services, and of this node's Envoy with gateways.
 
-    ``cluster``: the own one, whose backends are those that answer. ``now``: Unix seconds.
+    For a thread: it takes some milliseconds for each pod. ``now``: Unix seconds.
     """
-    called, answering = _called(snapshot), _answering(snapshot, cluster)
     rows: dict[tuple[object, ...], Stall] = {}
-    for sock, progress in _stalled_sockets(cgroup, called, answering):
-        for row in _rows(sock, progress, called, answering, now):
+    for sock, progress in _stalled_sockets(cgroup, known):
+        for row in _rows(sock, progress, known, now):
             key = (row.service, row.cluster, row.sends, row.by_size)
             rows[key] = _joined(rows[key], row) if key in rows else row
     return sorted(rows.values(), key=lambda row: (row.service, row.cluster, row.sends, row.by_size))
@@ -83,9 +97,9 @@ def stalled(snapshot: Snapshot, cgroup: Path, *, cluster: ClusterName, now: floa
 
 def _called(snapshot: Snapshot) -> dict[Peer, list[End]]:
     """Destinations of connections, by address and port: backends, and gateways of other networks."""
-    ends: dict[Peer, list[End]] = {}
+    found: dict[Peer, list[End]] = {}
     for row in _tcp_backends(snapshot):
-        ends.setdefault(_peer(row), []).append(_end(row))
+        found.setdefault(_peer(row), []).append(_end(row))
     for cluster in snapshot.all(CLUSTERS):
         for gateway in () if cluster.own else cluster.gateways:
             try:
@@ -93,17 +107,17 @@ def _called(snapshot: Snapshot) -> dict[Peer, list[End]]:
                 peer = shapes.address(address.host), shapes.port(address.port)
             except (ValueError, OSError):
                 continue  # a gateway by its name: which address that is only Envoy knows
-            ends.setdefault(peer, []).append(End(ServiceName(""), cluster.name))
-    return ends
+            found.setdefault(peer, []).append(End(ServiceName(""), cluster.name))
+    return found
 
 
 def _answering(snapshot: Snapshot, cluster: ClusterName) -> dict[Peer, list[End]]:
     """Backends of the own cluster, by address and port."""
-    ends: dict[Peer, list[End]] = {}
+    found: dict[Peer, list[End]] = {}
     for row in _tcp_backends(snapshot):
         if row.key.cluster == cluster:
-            ends.setdefault(_peer(row), []).append(_end(row))
-    return ends
+            found.setdefault(_peer(row), []).append(_end(row))
+    return found
 
 
 def _tcp_backends(snapshot: Snapshot) -> Iterator[Backend]:
@@ -118,14 +132,12 @@ def _end(row: Backend) -> End:
     return End(row.import_of or row.key.service, row.key.cluster)
 
 
-def _stalled_sockets(
-    cgroup: Path, called: Mapping[Peer, list[End]], answering: Mapping[Peer, list[End]]
-) -> Iterator[tuple[Socket, Progress]]:
+def _stalled_sockets(cgroup: Path, known: Ends) -> Iterator[tuple[Socket, Progress]]:
     """Stalled sockets with one of these ends, found in one look, or in two where some may be about to stall."""
     concerned: dict[int, tuple[Socket, Progress]] = {}
     for look in range(2):
         for sock, progress in _retransmitting(cgroup):
-            if (sock.remote, sock.remote_port) in called or (sock.local, sock.local_port) in answering:
+            if (sock.remote, sock.remote_port) in known.called or (sock.local, sock.local_port) in known.answering:
                 concerned[sock.cookie] = sock, progress
         about_to = any(each.later_acknowledged and not is_stalled(each) for _, each in concerned.values())
         if look or not about_to:
@@ -150,21 +162,15 @@ def _retransmitting_here() -> list[tuple[Socket, Progress]]:
     return list(sock_diag.retransmitting())
 
 
-def _rows(
-    sock: Socket,
-    progress: Progress,
-    called: Mapping[Peer, list[End]],
-    answering: Mapping[Peer, list[End]],
-    now: float,
-) -> Iterator[Stall]:
+def _rows(sock: Socket, progress: Progress, known: Ends, now: float) -> Iterator[Stall]:
     """A row for each service that a connection may belong to: two may have the same backend."""
     local, remote = (sock.local, sock.local_port), (sock.remote, sock.remote_port)
-    ends = called.get(remote, [])
-    for end in dict.fromkeys(ends or answering.get(local, [])):
+    called = known.called.get(remote, [])
+    for end in dict.fromkeys(called or known.answering.get(local, [])):
         yield Stall(
             service=end.service,
             cluster=end.cluster,
-            sends="calls" if ends else "answers",
+            sends="calls" if called else "answers",
             by_size=only_large_lost(progress),
             connections=1,
             since=now - progress.silence,
