@@ -38,7 +38,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
 
 def deployed() -> list[str]:
     """The capabilities that ``deploy/`` gives the container."""
-    [container] = yaml.safe_load(DEPLOY.read_text())["spec"]["template"]["spec"]["containers"]
+    [daemon_set] = [each for each in yaml.safe_load_all(DEPLOY.read_text()) if each["kind"] == "DaemonSet"]
+    [container] = daemon_set["spec"]["template"]["spec"]["containers"]
     context = container["securityContext"]
     assert (context["runAsUser"], context["allowPrivilegeEscalation"], "privileged" in context) == (0, False, False)
     assert context["capabilities"]["drop"] == ["ALL"]
