@@ -140,6 +140,7 @@ def test_an_answer_whose_large_segments_vanish_is_listed_where_it_is_sent(pods: 
         assert pods.stalls() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [SMALL, LARGE])
 def test_a_path_that_loses_everything_is_not_told_by_the_size(pods: Pods, last: str) -> None:
     with pods.call(*[LARGE] * 3, "-", last) as (start, answers):
@@ -151,6 +152,7 @@ def test_a_path_that_loses_everything_is_not_told_by_the_size(pods: Pods, last: 
         assert [(stall.sends, stall.by_size) for stall in pods.stalls()] == [("calls", False)]
 
 
+@pytest.mark.slow
 def test_small_segments_that_are_lost_are_not_told_by_the_size(pods: Pods) -> None:
     with pods.call(SMALL, "-", SMALL) as (start, answers):
         answers.readline()
