@@ -266,7 +266,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		if (!attempt->unsent)
 			return; /* it is asked for again */
 		attempt->unsent = 0;
-		if (cfg)
+		if (cfg && cfg->flags & CONFIG_MEASURED)
 			count_connect(cfg);
 		bpf_sock_ops_cb_flags_set(ctx, READ_CTX(ctx, bpf_sock_ops_cb_flags) | FOLLOWED);
 		if (anything_moved())
