@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
@@ -62,9 +62,11 @@ class Connections:
     def __init__(self, *there: tuple[str, int, str]) -> None:
         self.there = set(there)
 
-    def cut(self, forbidden: Callable[[str, int, str], bool]) -> int:
-        ended = {each for each in self.there if forbidden(*each)}
-        self.there -= ended
+    def connections(self, at: Collection[tuple[str, int]]) -> set[tuple[str, int, str]]:
+        return {each for each in self.there if each[:2] in at}
+
+    def cut(self, ended: Collection[tuple[str, int, str]]) -> int:
+        self.there -= set(ended)
         return len(ended)
 
 

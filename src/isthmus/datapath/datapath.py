@@ -29,6 +29,7 @@ from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
 from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
 from isthmus.datapath.identity import established
+from isthmus.datapath.identity.established import Connection
 from isthmus.datapath.identity.interfaces import uid_of
 from isthmus.datapath.identity.target import SHIFT, IdentityTarget, identity_target
 from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
@@ -168,9 +169,13 @@ class Datapath:
         """
         return identity_target(self.maps, self._cgroup, shift=shift, owners=owners)
 
-    def cut(self, forbidden: Callable[[str, int, str], bool]) -> int:
-        """Destroy the pods' established TCP connections that are forbidden. Returns their number."""
-        return established.destroy(self._cgroup, forbidden)
+    def connections(self, at: Collection[tuple[str, int]]) -> set[Connection]:
+        """The pods' established TCP connections at these addresses and ports. Some milliseconds for each pod."""
+        return established.connections(self._cgroup, at)
+
+    def cut(self, ended: Collection[Connection]) -> int:
+        """Destroy these connections. Returns their number."""
+        return established.destroy(self._cgroup, ended)
 
     def own_uid(self) -> str:
         """UID of the pod that this process is in, below the hooked cgroup; empty if it is in none."""

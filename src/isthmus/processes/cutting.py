@@ -7,6 +7,7 @@ from typing import Final
 
 from isthmus import logs
 from isthmus.datapath import Datapath
+from isthmus.datapath.identity.established import Connection
 from isthmus.identity.established import cuts, forbidden
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
@@ -23,9 +24,6 @@ BY_CALLERS: Final = (tables.CALLER_ADDRESSES, tables.IDENTITIES)
 
 AT_ONCE: Final = 100
 """Connections that are judged in one turn of the loop."""
-
-Connection = tuple[str, int, str]
-"""Address and port of the pod, address of the peer."""
 
 log = logs.get("identity")
 
@@ -64,21 +62,14 @@ class Cutting:
         """Cut what is forbidden now. Threads list and end connections; rows are read here, where they are written."""
         judge = forbidden(snapshot, self._cluster)
         guarded = {(row.address, row.port) for row in snapshot.by(tables.GUARDS, "cut", True)}
-        found: set[Connection] = set()
-
-        def note(address: str, port: int, peer: str) -> bool:
-            if (address, port) in guarded:
-                found.add((address, port, peer))
-            return False
-
-        await asyncio.to_thread(self._datapath.cut, note)
+        found = await asyncio.to_thread(self._datapath.connections, guarded)
         ended = set[Connection]()
         for number, each in enumerate(found):
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
             if judge(*each):
                 ended.add(each)
-        count = await asyncio.to_thread(self._datapath.cut, lambda *each: each in ended) if ended else 0
+        count = await asyncio.to_thread(self._datapath.cut, ended) if ended else 0
         self.cut += count
         if count:
             log.info("cut connections of callers that a policy does not allow", connections=count)

@@ -49,6 +49,25 @@ Keys = Mapping[tuple[int, int], bytes]
 log = logs.get("identity")
 
 
+class Recent:
+    """Numbers by name that a look at the whole node finds, for many rows that ask within a moment."""
+
+    def __init__(self, look: Callable[[], Mapping[str, int]], clock: Callable[[], float]) -> None:
+        self._look = look
+        self._clock = clock
+        self._found: Mapping[str, int] = {}
+        self._looked = -FRESH
+
+    def __repr__(self) -> str:
+        return f"<Recent: {len(self._found)}>"
+
+    def numbers(self) -> Mapping[str, int]:
+        """The numbers of a look that is not older than FRESH."""
+        if self._clock() - self._looked >= FRESH:
+            self._found, self._looked = self._look(), self._clock()
+        return self._found
+
+
 class IdentityTarget:
     """The maps of signed SYNs, with a target of a reconciler for each kind of row.
 
@@ -65,15 +84,11 @@ class IdentityTarget:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._maps = maps
-        self._look = interfaces
-        self._look_at_groups = groups
+        self._interfaces = Recent(interfaces, clock)
+        self._groups = Recent(groups, clock)
         self._shift = shift
         self._clock = clock
         self._boot = BootTime(monotonic=clock)
-        self._interfaces: Mapping[str, int] = {}
-        self._looked = -FRESH
-        self._groups: Mapping[str, int] = {}
-        self._looked_at_groups = -FRESH
         self._policies: dict[ServiceName, int] = {
             ServiceName(name_text(codecs.POLICY.unpack(value)[0])): ID.unpack(key)[0]
             for key, value in maps.items("policies")
@@ -172,9 +187,7 @@ class IdentityTarget:
         return {codecs.SOURCE_KEY.pack(interface, each): value for each in own}
 
     def _host_source(self, row: HostSource) -> dict[bytes, bytes]:
-        if self._clock() - self._looked_at_groups >= FRESH:
-            self._groups, self._looked_at_groups = self._look_at_groups(), self._clock()
-        if not (group := self._groups.get(row.uid)):
+        if not (group := self._groups.numbers().get(row.uid)):
             raise Unresolved(f"{row.pod} has no cgroup with its UID on this node")
         return {CGROUP.pack(group): codecs.HOST_CALLER.pack(group, row.identity, 0)}
 
@@ -193,9 +206,8 @@ class IdentityTarget:
         return {codecs.ALLOWED_KEY.pack(self._policy(row.policy), row.identity): ID.pack(row.identity)}
 
     def _interface(self, addresses: Sequence[str], pod: str) -> int:
-        if self._clock() - self._looked >= FRESH:
-            self._interfaces, self._looked = self._look(), self._clock()
-        interfaces = {self._interfaces[each] for each in addresses if each in self._interfaces}
+        leading = self._interfaces.numbers()
+        interfaces = {leading[each] for each in addresses if each in leading}
         if len(interfaces) != 1:
             raise Unresolved(f"not one interface of this node leads to {pod}, but {len(interfaces)}")
         return interfaces.pop()
