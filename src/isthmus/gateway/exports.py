@@ -186,12 +186,11 @@ def trusted_apart(
 
 def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Export]:
     """Return a function from an export to the same with its importers limited to what its ExportPolicy allows."""
-    policy_of = allow.judging(reader)
-    labels = allow.labels_of(reader) if gateway.policies else {}
+    policy_of, labels = _refusing(reader, gateway)
 
     def judged(export: Export) -> Export:
-        policy = policy_of(export.name) if gateway.policies else None
-        if policy is None or policy.audit or allow.allows_everyone(policy):
+        policy = policy_of(export.name)
+        if policy is None or allow.allows_everyone(policy):
             return export
         allowed, named = allow.clusters_allowed(policy, labels), importers(export)
         if allowed is None:  # any cluster, but some of its accounts only
@@ -202,6 +201,21 @@ def judging(reader: Reader, gateway: GatewaySettings) -> Callable[[Export], Expo
     return judged
 
 
+def _refusing(
+    reader: Reader, gateway: GatewaySettings
+) -> tuple[Callable[[ServiceName], ExportPolicy | None], allow.ClusterLabels]:
+    """Return the function from an export to the policy that refuses callers here, and the labels of clusters."""
+    if not gateway.policies:
+        return lambda export: None, {}
+    policy_of = allow.judging(reader)
+
+    def refusing(export: ServiceName) -> ExportPolicy | None:
+        policy = policy_of(export)
+        return policy if policy is not None and not policy.audit else None
+
+    return refusing, allow.labels_of(reader)
+
+
 Judge = Callable[[ServiceName, ClusterName], tuple[dict[str, str], ...] | None]
 """Function of an export and a member to matchers of the callers that it allows, the same tuple for all exports of a
 policy; ``None`` if every caller of that member is allowed."""
@@ -209,8 +223,7 @@ policy; ``None`` if every caller of that member is allowed."""
 
 def judging_accounts(reader: Reader, gateway: GatewaySettings) -> Judge:
     """Return the function that judges the accounts of a member's callers by ExportPolicies."""
-    policy_of = allow.judging(reader)
-    labels = allow.labels_of(reader) if gateway.policies else {}
+    policy_of, labels = _refusing(reader, gateway)
     found: dict[tuple[ServiceName, ClusterName], tuple[dict[str, str], ...] | None] = {}
 
     def callers(policy: ExportPolicy, member: ClusterName) -> tuple[dict[str, str], ...] | None:
@@ -220,8 +233,8 @@ def judging_accounts(reader: Reader, gateway: GatewaySettings) -> Judge:
         return (*accounts.matchers(protocol(member, gateway.domain), allowed, unproven=not policy.require),)
 
     def judged(export: ServiceName, member: ClusterName) -> tuple[dict[str, str], ...] | None:
-        policy = policy_of(export) if gateway.policies else None
-        if policy is None or policy.audit:
+        policy = policy_of(export)
+        if policy is None:
             return None
         if (policy.name, member) not in found:
             found[policy.name, member] = callers(policy, member)

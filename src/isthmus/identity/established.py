@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from isthmus.identity.allow import identities_allowed
+from isthmus.identity.allow import accounts_allowed, allows
 from isthmus.model.addresses import range_of
 from isthmus.model.export_policies import ExportPolicy
 from isthmus.model.names import ClusterName
@@ -62,4 +62,5 @@ def _refuses(reader: Reader, lenient: ExportPolicy, peer: str, cluster: ClusterN
     identity = reader.get(IDENTITIES, (addresses[0].cluster, addresses[0].number))
     if identity is None or identity.cluster == cluster:
         return False
-    return not identities_allowed(lenient, (identity,), {}, own=cluster)
+    allowed = accounts_allowed(lenient, identity.cluster, {})
+    return not allows(allowed, identity.namespace, identity.service_account)

@@ -18,11 +18,10 @@ from msgspec import Meta, Struct
 
 from isthmus import bounds
 from isthmus.identity import keys
+from isthmus.model.signing import MAX_DAY
 
 LEAD: Final = 3
 """Days from the day on which a next key is made to the one from which it is used: one more than secrets are ahead."""
-MAX_DAY: Final = 100_000
-"""Last day of a next key, in the year 2243."""
 MAX_FILE: Final = 1024
 """Bytes of a file that is read; 200 are written."""
 

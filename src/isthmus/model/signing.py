@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -20,6 +20,8 @@ RefusalReason = Literal[
     "unknown-address",
 ]
 """``…-by-address``: of a caller that only its source address identifies. ``unknown-address``: of a datagram."""
+MAX_DAY: Final = 100_000
+"""Last day of a cluster's next key, in days since 1970: in the year 2243."""
 PathState = Literal["ok", "stripped", "rewritten", "silent"]
 
 

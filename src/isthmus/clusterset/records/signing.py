@@ -13,14 +13,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from isthmus.model.signing import MAX_DAY
+
 LENGTH: Final = 44
 """Characters of 32 bytes in base64, with padding."""
 PROBE: Final = bytes(31) + b"\x40"
 """Any private key: a point of low order gives a shared secret of zero with each, which the library refuses."""
-
-
-MAX_DAY: Final = 100_000
-"""Last day of a next key, in the year 2243."""
 
 
 class Next(Struct, frozen=True, gc=False):
