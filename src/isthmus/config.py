@@ -20,6 +20,8 @@ from isthmus.bounds import Syntax
 ENVIRONMENT = "ISTHMUS_"
 
 Seconds = Annotated[float, Meta(ge=0)]
+PublishedEndpoints = Literal["services", "endpointslices", "both"]
+"""Records in which a cluster publishes its endpoints."""
 
 _LABEL: Final = r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 LABEL: Final = Syntax(_LABEL, most=317 + len("=") + 63, meaning="a label, key=value")
@@ -161,7 +163,7 @@ class ClustersetSection(Section, frozen=True):
     """Seconds for which the endpoints of an unreachable peer are used. 0 keeps them for ever."""
     max_connected_clusters: Literal[255, 511] = 255
     """Largest cluster id of the clusterset, as in Cilium. All clusters must agree."""
-    publish_endpoints: Literal["services", "endpointslices", "both"] = "services"
+    publish_endpoints: PublishedEndpoints = "services"
     """Records in which the own endpoints are published: service records, which every release of Isthmus and of Cilium
     reads; endpoint slices, which Cilium reads from 1.20 on; or both. All peers must be able to read the chosen form."""
     default_global: bool = True

@@ -12,7 +12,7 @@ from machine import programs
 from msgspec import structs
 
 from isthmus.clusterset.records import addresses, endpoints, exports, identities, identity, slices
-from isthmus.config import ClusterSection
+from isthmus.config import ClusterSection, PublishedEndpoints
 from isthmus.model.identities import Identity, numbers
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Condition, Endpoint, Export, Port
@@ -148,7 +148,7 @@ def test_we_read_the_largest_slice_that_kubernetes_allows() -> None:
 
 
 @pytest.mark.parametrize("publish", identity.MODES)
-def test_it_accepts_our_configuration_and_sees_all_of_it(publish: identity.Endpoints) -> None:
+def test_it_accepts_our_configuration_and_sees_all_of_it(publish: PublishedEndpoints) -> None:
     own = identity.own_config(ClusterSection(name="c2", id=2), most=255, publish_endpoints=publish)
     row = identity.encode(own)
     found = read("config", row, key="")

@@ -22,8 +22,7 @@ from peers.joining_world import clusters
 from isthmus.clusterset import joining
 from isthmus.clusterset.publishing.publisher import Publisher
 from isthmus.clusterset.records import endpoints, exports, slices
-from isthmus.clusterset.records.identity import Endpoints
-from isthmus.config import ClusterSection
+from isthmus.config import ClusterSection, PublishedEndpoints
 from isthmus.etcd import Session, binary
 from isthmus.model import tables
 from isthmus.model.mcs import Record
@@ -51,7 +50,7 @@ def put(db: Database, *rows: Record) -> None:
 
 
 @asynccontextmanager
-async def publishing(session: Session, db: Database, *, as_: Endpoints = "services") -> AsyncIterator[None]:
+async def publishing(session: Session, db: Database, *, as_: PublishedEndpoints = "services") -> AsyncIterator[None]:
     publisher = Publisher(db, session, ClusterSection(name="c2", id=2), publish_endpoints=as_)
     task = asyncio.create_task(publisher.run())
     try:
@@ -117,31 +116,38 @@ async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, 
         assert list(seen["exports"]) == ["c2/demo/echo"]
 
 
+@asynccontextmanager
+async def mirrored(folder: Path) -> AsyncIterator[tuple[str, Peers]]:
+    """The endpoint of an etcd for copies, and c2 as a peer behind it."""
+    with running(binary.find(), folder / "cache") as cache:
+        async with Session([cache.endpoint]) as session:
+            await cache.ready(session)
+        behind = Peers(folder / "behind", cache.endpoint)
+        behind.add("c2")
+        yield cache.endpoint, behind
+
+
 async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     put(db, *records(ECHO, "10.2.1.1"))
-    with running(binary.find(), tmp_path / "cache") as cache:
-        async with Session([cache.endpoint]) as session:
-            await cache.ready(session)
-        behind = Peers(tmp_path / "behind", cache.endpoint)
-        behind.add("c2")
-        async with (
-            publishing(etcd, db),
-            cilium.kvstoremesh(tmp_path, peers.folder, cache.endpoint) as ask,
-            following(behind) as seen,
-        ):
-            row = await seen.state("c2", "ready")
-            assert row.cached
-            assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
-            assert seen.exports() == ["c2:demo/echo"]
-            [cluster] = await asyncio.to_thread(ask)
-            assert cluster["ready"]
-            assert set(cluster["synced"]) == {"services", "service-exports", "nodes", "identities", "endpoints"}
-            assert all(cluster["synced"].values())
-            put(db, *records(ECHO, "10.2.1.2"))
-            await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
+    async with (
+        mirrored(tmp_path) as (cache, behind),
+        publishing(etcd, db),
+        cilium.kvstoremesh(tmp_path, peers.folder, cache) as ask,
+        following(behind) as seen,
+    ):
+        row = await seen.state("c2", "ready")
+        assert row.cached
+        assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
+        assert seen.exports() == ["c2:demo/echo"]
+        [cluster] = await asyncio.to_thread(ask)
+        assert cluster["ready"]
+        assert set(cluster["synced"]) == {"services", "service-exports", "nodes", "identities", "endpoints"}
+        assert all(cluster["synced"].values())
+        put(db, *records(ECHO, "10.2.1.2"))
+        await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
 
 
 def in_slices(name: ServiceName, *addresses: str) -> list[Record]:
@@ -169,20 +175,16 @@ async def test_its_mirror_copies_our_slices_and_we_follow_the_copies(
 ) -> None:
     db = Database(tables.RECORDS, tables.REFUSALS, tables.DRAINING)
     put(db, *in_slices(ECHO, "10.2.1.1"))
-    with running(binary.find(), tmp_path / "cache") as cache:
-        async with Session([cache.endpoint]) as session:
-            await cache.ready(session)
-        behind = Peers(tmp_path / "behind", cache.endpoint)
-        behind.add("c2")
-        async with (
-            publishing(etcd, db, as_="endpointslices"),
-            cilium.kvstoremesh(tmp_path, peers.folder, cache.endpoint),
-            following(behind) as seen,
-        ):
-            assert (await seen.state("c2", "ready")).cached
-            assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
-            put(db, *in_slices(ECHO, "10.2.1.2"))
-            await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
+    async with (
+        mirrored(tmp_path) as (cache, behind),
+        publishing(etcd, db, as_="endpointslices"),
+        cilium.kvstoremesh(tmp_path, peers.folder, cache),
+        following(behind) as seen,
+    ):
+        assert (await seen.state("c2", "ready")).cached
+        assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
+        put(db, *in_slices(ECHO, "10.2.1.2"))
+        await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
 
 
 async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from isthmus import bounds
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.publishing.publisher import Publisher
 from isthmus.clusterset.records import identity, slices
-from isthmus.config import ClusterSection
+from isthmus.config import ClusterSection, PublishedEndpoints
 from isthmus.etcd import Session
 from isthmus.model import tables
 from isthmus.model.mcs import Record
@@ -279,7 +279,7 @@ async def test_a_mirror_copies_slices_and_service_records_as_the_peer_moves(
 
 @pytest.mark.parametrize("mode", identity.MODES)
 async def test_the_configuration_says_what_is_published_and_nothing_of_another_setting_is_left(
-    etcd: Session, mode: identity.Endpoints
+    etcd: Session, mode: PublishedEndpoints
 ) -> None:
     stale = [f"cilium/state/{kind}/v1/c2/demo/stale" for kind in ("services", "endpointslices")]
     for key in stale:

@@ -29,7 +29,7 @@ from isthmus.clusterset.peers.follower import Follower
 from isthmus.clusterset.peers.timings import TIMINGS, FollowerTimings
 from isthmus.clusterset.publishing.owned_keys import OwnedKeys
 from isthmus.clusterset.publishing.targets import KINDS, WITH_IDENTITIES
-from isthmus.clusterset.records import decoding, identity, keys
+from isthmus.clusterset.records import decoding, identity, keys, slices
 from isthmus.clusterset.records.admission import Admission
 from isthmus.clusterset.records.decoding import wall_clock
 from isthmus.clusterset.records.forms import ROWS, Decoded, Form, Forms
@@ -76,7 +76,6 @@ def _table(kind: RecordKind) -> CopyTable:
     )
 
 
-ENDPOINT_SLICES: Final = "endpointslices"
 COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in WITH_IDENTITIES}
 
 
@@ -280,20 +279,20 @@ async def _description(session: Session, cluster: ClusterName, now: datetime) ->
 
 def stored_kinds(kind: RecordKind) -> set[RecordKind]:
     """The kinds in the keys of records of a kind: endpoints may be published in two ways."""
-    return {kind, ENDPOINT_SLICES} if kind == "services" else {kind}
+    return {kind, slices.KIND} if kind == "services" else {kind}
 
 
 def stored_kind(kind: RecordKind, published: bytes) -> RecordKind:
     """The one of them that a cluster publishes, by its configuration."""
     if kind == "services" and identity.decode_config(published).capabilities.slices_only:
-        return ENDPOINT_SLICES
+        return slices.KIND
     return kind
 
 
 async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
     prefix = keys.prefix(kind, cluster, cached=True)
     kvs = (await session.list(prefix)).kvs
-    stored = kind if kind == ENDPOINT_SLICES else ""
+    stored = kind if kind == slices.KIND else ""
     return [Copy(cluster, ServiceName(kv.key.removeprefix(prefix)), kv.value, stored) for kv in kvs]
 
 
@@ -405,7 +404,7 @@ class _Writer:
         """Delete all keys of a peer that left or is refused."""
         await self._session.delete(keys.config(cluster))
         await self._session.delete(keys.description(cluster))
-        for kind in (*COPIES, ENDPOINT_SLICES):
+        for kind in (*COPIES, slices.KIND):
             await self._withdraw_kind(kind, cluster)
         for key in (keys.config(cluster), keys.description(cluster)):
             self._written.pop(key, None)

@@ -10,11 +10,12 @@ here. With ``identities``, the numbers of the own cluster's accounts and the add
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from isthmus.clusterset import addresses, endpoints, exports, identities, slices
+from isthmus.config import PublishedEndpoints
 from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, sharing_changed
 from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.addresses import reserved
@@ -38,7 +39,7 @@ class Publisher(NamedTuple):
     cluster: ClusterName
     cluster_id: int
     default_global: bool = True
-    publish_endpoints: Literal["services", "endpointslices", "both"] = "services"
+    publish_endpoints: PublishedEndpoints = "services"
 
 
 def derived(
@@ -47,7 +48,7 @@ def derived(
     *,
     default_global: bool = True,
     with_identities: bool = False,
-    publish_endpoints: Literal["services", "endpointslices", "both"] = "services",
+    publish_endpoints: PublishedEndpoints = "services",
 ) -> Derived[Record]:
     """The declaration of ``records`` for a cluster."""
     publisher = Publisher(cluster, cluster_id, default_global, publish_endpoints)

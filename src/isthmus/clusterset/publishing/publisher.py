@@ -23,7 +23,7 @@ from isthmus import __version__, logs
 from isthmus.clusterset.publishing.targets import EVERY, published, records_target, refusals_target
 from isthmus.clusterset.records import identity, keys
 from isthmus.clusterset.records.signing import NONE, Signing
-from isthmus.config import ClusterSection
+from isthmus.config import ClusterSection, PublishedEndpoints
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import DRAINING, RECORDS, REFUSALS
@@ -89,7 +89,7 @@ class Publisher:
         *,
         max_connected_clusters: identity.Most = 255,
         identities: bool = False,
-        publish_endpoints: identity.Endpoints = "services",
+        publish_endpoints: PublishedEndpoints = "services",
         failing: Callable[[Collection[Any]], None] | None = None,
         signing: Callable[[], Signing] | None = None,
         now: Callable[[], datetime] = _now,

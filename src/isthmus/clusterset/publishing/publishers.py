@@ -12,7 +12,7 @@ from typing import Any
 from isthmus.clusterset.publishing.publisher import Publisher, PublisherStats
 from isthmus.clusterset.records import identity
 from isthmus.clusterset.records.signing import Signing
-from isthmus.config import ClusterSection
+from isthmus.config import ClusterSection, PublishedEndpoints
 from isthmus.etcd import Session
 from isthmus.model.tables import RECORDS_STATUS
 from isthmus.running import Tasks
@@ -33,7 +33,7 @@ class Publishers:
         *,
         max_connected_clusters: identity.Most = 255,
         identities: bool = False,
-        publish_endpoints: identity.Endpoints = "services",
+        publish_endpoints: PublishedEndpoints = "services",
         signing: Callable[[], Signing] | None = None,
     ) -> None:
         self._db = db

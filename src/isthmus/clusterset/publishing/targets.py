@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from isthmus.clusterset.publishing.owned_keys import OwnedKeys
 from isthmus.clusterset.records import keys
-from isthmus.clusterset.records.identity import Endpoints
+from isthmus.config import PublishedEndpoints
 from isthmus.etcd import Session
 from isthmus.model.mcs import Record, RecordKind, Refusals
 from isthmus.model.names import ClusterName
@@ -17,20 +17,21 @@ from isthmus.reflector import Transient
 from isthmus.statedb import NotPruned, Table
 
 KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
-ENDPOINTS: Final[Mapping[Endpoints, tuple[RecordKind, ...]]] = {
+ENDPOINTS: Final[Mapping[PublishedEndpoints, tuple[RecordKind, ...]]] = {
     "services": ("services",),
     "endpointslices": ("endpointslices",),
     "both": ("services", "endpointslices"),
 }
-EVERY: Final[tuple[RecordKind, ...]] = ("serviceexports", "services", "endpointslices", "identities", "ip")
-WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, "identities", "ip")
+OF_CALLERS: Final[tuple[RecordKind, ...]] = ("identities", "ip")
+EVERY: Final[tuple[RecordKind, ...]] = ("serviceexports", *ENDPOINTS["both"], *OF_CALLERS)
+WITH_IDENTITIES: Final[tuple[RecordKind, ...]] = (*KINDS, *OF_CALLERS)
 """Kinds that are published and mirrored if ``identity.enabled``."""
 
 
-def published(endpoints: Endpoints, *, identities: bool) -> tuple[RecordKind, ...]:
+def published(endpoints: PublishedEndpoints, *, identities: bool) -> tuple[RecordKind, ...]:
     """The kinds that a cluster publishes."""
     exports = ("serviceexports", *ENDPOINTS[endpoints])
-    return (*exports, "identities", "ip") if identities else exports
+    return (*exports, *OF_CALLERS) if identities else exports
 
 
 def records_target(session: Session, cluster: ClusterName, kinds: Sequence[RecordKind] = KINDS) -> KeyTarget[Record]:

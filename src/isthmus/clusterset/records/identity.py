@@ -13,7 +13,7 @@ from isthmus import bounds
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.records import decoding, signing
 from isthmus.clusterset.records.signing import Signing
-from isthmus.config import LABEL, ClusterSection
+from isthmus.config import LABEL, ClusterSection, PublishedEndpoints
 from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Labels
@@ -28,9 +28,7 @@ MOST_DRAINS: Final = 100
 MOST_CHARACTERS: Final = 300
 MOST_SECONDS: Final = 604_800
 SLICES_ONLY: Final = "endpointslices-only"
-Endpoints = Literal["services", "endpointslices", "both"]
-"""Records in which a cluster publishes its endpoints (``clusterset.publish_endpoints``)."""
-MODES: Final[Mapping[Endpoints, str]] = {
+MODES: Final[Mapping[PublishedEndpoints, str]] = {
     "services": "",
     "both": "services-and-endpointslices",
     "endpointslices": SLICES_ONLY,
@@ -186,7 +184,9 @@ def encode(decoded: ClusterConfig | Description) -> bytes:
     return msgspec.json.encode(decoded)
 
 
-def own_config(section: ClusterSection, *, most: Most, publish_endpoints: Endpoints = "services") -> ClusterConfig:
+def own_config(
+    section: ClusterSection, *, most: Most, publish_endpoints: PublishedEndpoints = "services"
+) -> ClusterConfig:
     """Our own configuration, for Cilium and for each other."""
     capabilities = Capabilities(
         synced_canaries=True,
