@@ -22,7 +22,7 @@ from isthmus import health, kube, logs, mcs, metrics
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats, Publishers, PublisherStats
 from isthmus.config import Config
-from isthmus.desired import ApiTarget, TargetStats
+from isthmus.desired import ApiTarget, Ownership, TargetStats
 from isthmus.etcd import Session
 from isthmus.identity import permits, statuses
 from isthmus.kube.events import Recorder
@@ -64,6 +64,7 @@ from isthmus.statedb import (
     Reconciler,
     ReconcilerStats,
     Snapshot,
+    Table,
 )
 
 log = logs.get("operator")
@@ -304,7 +305,13 @@ def wire(
     config: Config, db: Database, client: kube.Client, etcds: Mapping[str, Session], derived: list[Derivation]
 ) -> Parts:
     """The parts over one database, none of them running."""
-    target, back_off = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0)
+    target, back_off, routed = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0), bool(proxying.statuses(config))
+
+    def statuses_of(
+        table: Table[Any, Any], status: Table[Any, Any], kinds: Mapping[str, Ownership]
+    ) -> Reconciler[Any, Any]:
+        return Reconciler(db, table, ApiTarget(client, kinds), status=status, backoff=back_off)
+
     derivations = Derivations(db, *derived, faults=tables.FAULTS)
     publisher = Publishers(
         db,
@@ -338,55 +345,19 @@ def wire(
         publisher=publisher,
         target=target,
         objects=objects,
-        policies=Reconciler(
-            db,
-            tables.POLICY_OBJECTS,
-            ApiTarget(client, policy_objects.KINDS),
-            status=tables.POLICY_OBJECTS_STATUS,
-            backoff=back_off,
-        ),
-        export_policies=Reconciler(
-            db,
-            tables.EXPORT_POLICY_OBJECTS,
-            ApiTarget(client, statuses.KINDS),
-            status=tables.EXPORT_POLICY_OBJECTS_STATUS,
-            backoff=back_off,
-        )
+        policies=statuses_of(tables.POLICY_OBJECTS, tables.POLICY_OBJECTS_STATUS, policy_objects.KINDS),
+        export_policies=statuses_of(tables.EXPORT_POLICY_OBJECTS, tables.EXPORT_POLICY_OBJECTS_STATUS, statuses.KINDS)
         if config.identity.enabled
         else None,
-        drains=Reconciler(
-            db,
-            tables.DRAIN_OBJECTS,
-            ApiTarget(client, drain_objects.KINDS),
-            status=tables.DRAIN_OBJECTS_STATUS,
-            backoff=back_off,
-        ),
-        routes=Reconciler(
-            db,
-            tables.ROUTE_OBJECTS,
-            ApiTarget(client, route_objects.KINDS),
-            status=tables.ROUTE_OBJECTS_STATUS,
-            backoff=back_off,
+        drains=statuses_of(tables.DRAIN_OBJECTS, tables.DRAIN_OBJECTS_STATUS, drain_objects.KINDS),
+        routes=statuses_of(tables.ROUTE_OBJECTS, tables.ROUTE_OBJECTS_STATUS, route_objects.KINDS) if routed else None,
+        backend_tls=statuses_of(
+            tables.BACKEND_TLS_OBJECTS, tables.BACKEND_TLS_OBJECTS_STATUS, backend_tls_objects.KINDS
         )
-        if proxying.statuses(config)
+        if routed
         else None,
-        backend_tls=Reconciler(
-            db,
-            tables.BACKEND_TLS_OBJECTS,
-            ApiTarget(client, backend_tls_objects.KINDS),
-            status=tables.BACKEND_TLS_OBJECTS_STATUS,
-            backoff=back_off,
-        )
-        if proxying.statuses(config)
-        else None,
-        authorities=Authorities(db, client) if proxying.statuses(config) else None,
-        l4_routes=Reconciler(
-            db,
-            tables.L4_ROUTE_OBJECTS,
-            ApiTarget(client, l4_route_objects.KINDS),
-            status=tables.L4_ROUTE_OBJECTS_STATUS,
-            backoff=back_off,
-        ),
+        authorities=Authorities(db, client) if routed else None,
+        l4_routes=statuses_of(tables.L4_ROUTE_OBJECTS, tables.L4_ROUTE_OBJECTS_STATUS, l4_route_objects.KINDS),
         numbers=identities.reconciler(db, client, back_off) if config.identity.enabled else None,
         numbering=identities.numbering(db, config) if config.identity.enabled else None,
         drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
