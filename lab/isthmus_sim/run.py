@@ -57,7 +57,7 @@ def run(
     gc.disable()  # the times of collections depend on earlier work of this interpreter
     try:
         with tempfile.TemporaryDirectory(prefix="isthmus-sim-") as folder:
-            work = _Run(seed, loop, chance, Path(folder), names)
+            work = _Run(loop, chance, Path(folder), names)
             with substitutes.installed(
                 loop,
                 chance,
@@ -83,9 +83,8 @@ def run(
 
 
 class _Run:
-    def __init__(self, seed: int, loop: Loop, chance: random.Random, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, loop: Loop, chance: random.Random, folder: Path, names: Sequence[str]) -> None:
         self._loop = loop
-        self.network: Network | None = None
         self._names = names
         self._folder = folder
         self._chance = chance
